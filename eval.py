@@ -82,11 +82,11 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
     with open_env(config, arguments.seed, drawn=in_detail) as env:
         n_actions = int(cast(Discrete, env.single_action_space).n)
         actions = action_names(config.env, n_actions, env.metadata)
-        legends = number_names(config.env, env.metadata), picture_legend(config.env)
         heading = f"{'Chance' if arguments.random else config.model} on {task}"
-        page = EpisodePage(heading, actions, *legends)
         agent = None if arguments.random else checkpoint
         player = restored_agent(config, env, agent, path)
+        numbers = number_names(config.env, env.metadata) or player.reader.number_names
+        page = EpisodePage(heading, actions, numbers, picture_legend(config.env))
         played = evaluate(
             player, env, arguments.n_episodes, arguments.greedy, arguments.seed, in_detail
         )

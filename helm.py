@@ -7,16 +7,30 @@
         observation = player.reset(seed=0)
         action = player.act(observation)
 
-`train`, `resume`, `load`, `Player` and `UserError`, raised for every mistake, are the public
-interface. Training is that of main.py; eval.py uses the same parts (trainers/build.py).
+`train`, `resume`, `load`, `runs`, `Player` and `UserError`, raised for every mistake, are the
+public interface. Training is that of main.py; eval.py uses the same parts (trainers/build.py).
 """
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
+
+# The user's modules may have the names of ours, on the path or in sys.modules.
+if "utils.user_modules" not in sys.modules:
+    alike = {name: each for name, each in sys.modules.items() if f"{name}.".startswith("utils.")}
+    for name in alike:
+        del sys.modules[name]
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import utils.user_modules
+
+    del sys.path[0]
+    utils.user_modules.keep_theirs(alike)
+
+# isort: split
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +38,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
+from analysis.run_data import read_columns, read_settings_of, run_folders
 from envs import EnvLike, given
 from main import resume_run, start_run
 from models.agent import Agent
@@ -34,8 +49,11 @@ from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.settings import Config, load_config
+from utils.user_modules import give_back_programs
 
-__all__ = ["Player", "UserError", "load", "resume", "train"]
+give_back_programs()
+
+__all__ = ["Player", "UserError", "load", "resume", "runs", "train"]
 
 
 def train(
@@ -74,8 +92,8 @@ def train(
         for name, value in settings.items()
     ]
     start = None if init_from is None else Path(init_from)
-    with given(env) as name, joined_ranks() as ranks:
-        named = {} if name is None else {"env": name}
+    with given(env) as given_name, joined_ranks() as ranks:
+        named = {} if given_name is None else {"env": given_name}
         config = load_config(values=values | named).part(RunSettings)
         return start_run(config, ranks, run_id, texts, start)
 
@@ -94,6 +112,28 @@ def resume(run: str | Path, env: EnvLike | None = None, trust: bool = False) -> 
     """
     with given(env), joined_ranks() as ranks:
         return resume_run(Path(run), ranks, trust)
+
+
+def runs(folder: str | Path = "experiments") -> Any:
+    """Return a pandas data frame: a row for each run below a folder.
+
+    Its columns are `folder`, all settings and the last value of every metric.
+
+    Raises:
+        UserError: there are no runs, or pandas is not installed.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise UserError("runs: a data frame needs pandas. Run: pip install pandas") from None
+    rows = []
+    for place in run_folders(Path(folder)):
+        row = {"folder": str(place), **read_settings_of(place)}
+        with suppress(UserError):  # no rows yet
+            for name, column in read_columns(place).items():
+                row[name] = next((v for v in column[::-1].tolist() if not math.isnan(v)), math.nan)
+        rows.append(row)
+    return pandas.DataFrame(rows)
 
 
 def load(
@@ -199,12 +239,13 @@ class Player:
         space = self.env.single_observation_space
         batch = concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
         device, begins = self.agent.device, self._starts
+        shown = self.agent.read(batch)
         return AgentInput(
-            self.agent.read(batch),
+            shown,
             is_first=torch.tensor([begins], device=device),
             last_actions=torch.tensor([0 if begins else self._action], device=device),
             last_rewards=torch.tensor([0.0 if begins else self._reward], device=device),
-        )
+        ).showing(shown)
 
     def _first(self, observations: Any) -> Any:
         return next(iter(iterate(self.env.observation_space, observations)))

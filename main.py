@@ -29,10 +29,10 @@ from utils.run_folder import (
 )
 from utils.seeding import seed_everything
 from utils.settings import (
-    chosen_agent,
     default_settings,
     describe_settings,
     load_config,
+    own_classes,
     published_table,
 )
 from utils.starting import number_of_threads
@@ -156,7 +156,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments, unknown = parser.parse_known_args(argv)
     if arguments.help is not None:
         # A user's own agent that is named beside --help has a part, too.
-        chosen = chosen_agent(arguments.var)
+        chosen = own_classes(arguments.var)
         parser.epilog = describe_settings(arguments.help or chosen.get("model", ""), chosen)
         parser.print_help()
         parser.exit()

@@ -9,16 +9,19 @@ import utils.starting  # noqa: F401
 # isort: split
 import argparse
 import contextlib
+import dataclasses
 import html
 import json
 import os
 import re
 import shlex
 import shutil
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +48,7 @@ from utils.run_folder import DESCRIPTION, SETTINGS, description_of, stored_confi
 from utils.settings import Config, all_settings, read_settings
 from utils.starting import cli_command
 
+ANSWERS = "answers.sqlite"
 CHECKPOINTS = {"best": BEST, "last": LAST}
 NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")
 EVALUATION: dict[str, Any] = dict.fromkeys(NUMBERS, int | float)
@@ -90,6 +94,7 @@ def publish(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
     path = checkpoint_path(arguments)
     checkpoint = load_checkpoint(path)
+    answers = None if arguments.answers is None else opened_answers(arguments.answers)
     if arguments.folder is None:
         try:
             check_repository_name(arguments.repository)
@@ -117,6 +122,8 @@ def publish(argv: Sequence[str] | None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        if answers is not None:  # one closed file, without those that SQLite keeps beside it
+            answers.execute("VACUUM INTO ?", (str(folder / ANSWERS),))
         write_published(folder, arguments, config, checkpoint | {"config": public}, played)
         if arguments.folder is not None:
             print(f"written to {folder}: {', '.join(sorted(os.listdir(folder)))}")
@@ -143,6 +150,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--checkpoint", choices=CHECKPOINTS, help="of the run (best, else last)")
     add("--private", action="store_true", help="a new repository is yours alone")
     add("--revision", metavar="BRANCH", help="a branch of the repository, made if new (main)")
+    add("--answers", metavar="FILE", type=Path, help=f"a suggester_cache, published as {ANSWERS}")
     add("--folder", metavar="OUT", type=Path, help="write the files there, upload nothing")
     number = whole_number(1, evaluation.MOST_EPISODES)
     played = "episodes to play if the checkpoint has no evaluation yet (10)"
@@ -217,6 +225,16 @@ def write_published(
     write_text(folder / CARD, card(Facts(config, *told, arguments.repository, has_curve)))
 
 
+def opened_answers(cache: Path) -> sqlite3.Connection:
+    """Return an answer cache, which others may write to; UserError if it is none."""
+    try:
+        answers = sqlite3.connect(f"{cache.absolute().as_uri()}?mode=ro", uri=True)
+        answers.execute("SELECT answer FROM answers LIMIT 1")
+    except sqlite3.Error as error:
+        raise UserError(f"--answers {cache}: no answer cache ({error})") from None
+    return answers
+
+
 def redact_paths(value: Any) -> Any:
     """Return a JSON value; paths that lead out of the working folder keep their last name only."""
     if isinstance(value, str):
@@ -259,7 +277,8 @@ def card(facts: Facts) -> str:
         needed = "Not contained; their checksums are compared when the agent is loaded."
         sections.append(f"## Pretrained parts\n\n{needed}\n\n{table}")
     read = read_settings(config)
-    values = [[name, json.dumps(getattr(config, name))] for name in all_settings() if name in read]
+    names = all_settings(dataclasses.asdict(config))
+    values = [[name, json.dumps(getattr(config, name))] for name in names if name in read]
     return "\n".join([*sections, f"## Settings\n\n{_table([['setting', 'value'], *values])}"])
 
 
@@ -312,7 +331,11 @@ def _training(description: Mapping[str, Any]) -> str:
     """Return the run's command and commit, as Markdown."""
     text, commit = "", description.get("git_commit")
     if command := [str(word) for word in description.get("command", [])]:
-        # The interpreter has other names on other machines: python3, python3.12.
+        # The interpreter has other names on other machines: python3, python3.12; and a settings
+        # file of a sweep or of the user's own is there as the published one.
+        for option, value in pairwise(range(len(command))):
+            if command[option] == "--config" and not command[value].startswith("configs/"):
+                command[value] = SETTINGS
         text = f"\n```\n{escape(shlex.join(['python', *command[1:]]))}\n```\n"
     if commit:
         changed = ", with changes that were not committed" if description.get("git_dirty") else ""

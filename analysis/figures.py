@@ -4,6 +4,7 @@ The style is light, quiet, and safe for colour-blind readers.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from analysis.run_data import Table, aligned, write_csv
-from analysis.statistics import NAMES, Comparison, Estimate, Result
+from analysis.statistics import NAMES, TAUS, Aggregate, Comparison, Estimate, Result
 from utils.files import atomic_write, write_text
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "savefig.dpi": 160,
     "svg.hashsalt": "helm",  # the same numbers give the same file
+    "pdf.fonttype": 42,  # TrueType, which journals ask for
 }
 AXIS_LABELS = {"steps": "environment steps", "seconds": "seconds of training"}
 METRIC_LABELS = {
@@ -71,6 +73,7 @@ METRIC_LABELS = {
 WIDTH, WIDE, ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 6.6, 9.0, 2.9, 0.36, 0.17
 LONGEST = 24  # letters of a name that fits on one line, and beside its curve
 DONE, PRUNED, BEST = COLOURS[0], QUIET, COLOURS[1]  # trials of a search
+MOST_IN_TEX = 200  # points of a curve; TeX has little memory
 MOST_COLUMNS, MOST_SHOWN = 4, 16  # panels in a row, and signs of a choice
 
 
@@ -124,10 +127,10 @@ def new_figure(width: float, height: float) -> "Figure":
 def save_figure(figure: "Figure", *paths: Path) -> None:
     with style():
         for path in paths:
-            metadata = {"Date": None} if path.suffix == ".svg" else None
+            dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as file:
-                figure.savefig(file, format=path.suffix[1:], metadata=metadata)
+                figure.savefig(file, format=path.suffix[1:], metadata=dates.get(path.suffix))
 
 
 def image_panels(figure: "FigureBase", n_panels: int) -> list["Axes"]:
@@ -243,14 +246,13 @@ def _draw_finals(axes: "Axes", results: Sequence[Result], colours: dict, is_long
     """Draw an agent's mean as a dot on its interval, and a small dot for every run."""
     names = []
     for position, result in enumerate(results):
-        value, low, high = result.final
-        colour, end = colours[result.name], max(result.finals.max(), value)
-        if low is not None and high is not None:
+        value, _, high = result.final
+        _draw_estimate(axes, position, result.final, colours[result.name])
+        end = max(result.finals.max(), value)
+        if high is not None:
             end = max(end, high)
-            axes.plot([low, high], [position] * 2, color=colour, alpha=0.3, linewidth=9)
             spread = position + np.linspace(-0.16, 0.16, result.n_runs)
             axes.scatter(result.finals, spread, s=9, color="white", edgecolor=INK, linewidth=0.7)
-        axes.plot(value, position, "o", color=colour, markersize=7)
         write_beside(axes, f"{value:.3g}", (end, position), 8)
         wrapped = _wrapped(result.name)
         names.append(f"{wrapped} ({counted_runs(result.n_runs)})" if is_long else wrapped)
@@ -264,16 +266,84 @@ def _wrapped(name: str) -> str:
 
 
 def _draw_comparisons(axes: "Axes", comparisons: Sequence[Comparison], colours: dict) -> None:
-    for position, (better, _, (value, low, high)) in enumerate(comparisons):
-        colour = colours[better]
-        if low is not None and high is not None:
-            axes.plot([low, high], [position] * 2, color=colour, alpha=0.3, linewidth=9)
-        axes.plot(value, position, "o", color=colour, markersize=7)
-        write_beside(axes, f"{value:.2f}", (1, position), 8)
+    for position, (better, _, probability) in enumerate(comparisons):
+        _draw_estimate(axes, position, probability, colours[better])
+        write_beside(axes, f"{probability.value:.2f}", (1, position), 8)
     dress_bars(axes, [_compared(comparison) for comparison in comparisons])
     axes.set_xlim(0, 1)
     axes.axvline(0.5, **DASHED)
     axes.set_title("probability of improvement")
+
+
+def _draw_estimate(axes: "Axes", position: int, estimate: Estimate, colour: str) -> None:
+    value, low, high = estimate
+    if low is not None and high is not None:
+        axes.plot([low, high], [position] * 2, color=colour, alpha=0.3, linewidth=9)
+    axes.plot(value, position, "o", color=colour, markersize=7)
+
+
+def draw_aggregates(aggregates: Sequence[Aggregate]) -> "Figure":
+    with style():
+        figure = new_figure(9, max(ROW_HEIGHT, 1.2 + BAR_HEIGHT * len(aggregates)))
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
+        for position, each in enumerate(aggregates):
+            colour = COLOURS[position % len(COLOURS)]
+            _draw_estimate(left, position, each.iqm, colour)
+            write_beside(left, f"{each.iqm.value:.2f}", (1, position), 8)
+            draw_curve(right, TAUS, each.profile, colour, each.name)
+        dress_bars(left, [each.name for each in aggregates], least=2.6)
+        left.set_xlim(0, 1)
+        left.set_title("interquartile mean")
+        right.set_title("performance profile")
+        right.set_ylabel("share of runs above the score")
+        right.grid(axis="y")
+        right.legend(loc="best", handlelength=1.4)
+        for axes in (left, right):
+            axes.set_xlabel("normalised score")
+        note = (
+            f"final scores in {len(aggregates[0].environments)} environments, 0 and 1 the lowest "
+            "and the highest run in each; 95 % stratified bootstrap intervals"
+        )
+        figure.supxlabel(note, x=0.01, ha="left", size=8, color=QUIET)
+    return figure
+
+
+def pgfplots(results: Sequence[Result], labels: Labels) -> str:
+    r"""Return the curves as TeX for \input, a tikzpicture for each environment."""
+    environments = dict.fromkeys(result.environment for result in results)
+    names = list(dict.fromkeys(result.name for result in results))
+    lines = ["% needs \\usepackage{pgfplots}"]
+    for n in range(len(names)):
+        lines.append(f"\\definecolor{{agent{n}}}{{HTML}}{{{COLOURS[n % len(COLOURS)][1:]}}}")
+    for environment in environments:
+        x, y = AXIS_LABELS[labels.axis], METRIC_LABELS.get(labels.metric, labels.metric)
+        told = f"title={{{_tex(environment)}}}, xlabel={{{_tex(x)}}}, ylabel={{{_tex(y)}}}"
+        lines += ["\\begin{tikzpicture}", f"\\begin{{axis}}[{told}, legend pos=outer north east]"]
+        for result in (each for each in results if each.environment == environment):
+            look = f"agent{names.index(result.name)}"
+            n_points = len(result.curves.x)
+            at = np.unique(np.linspace(0, n_points - 1, min(n_points, MOST_IN_TEX)).astype(int))
+            mean, lower, upper = result.mean
+            if lower is not None and upper is not None:
+                low, high = lower[at], upper[at]
+                x_both = result.curves.x[[*at, *at[::-1]]]
+                band = _coordinates(x_both, np.concatenate([low, high[::-1]]))
+                lines.append(
+                    f"\\addplot[fill={look}, draw=none, opacity=0.18, forget plot] {band};"
+                )
+            lines.append(f"\\addplot[{look}, thick] {_coordinates(result.curves.x[at], mean[at])};")
+            lines.append(f"\\addlegendentry{{{_tex(result.name)} ({counted_runs(result.n_runs)})}}")
+        lines += ["\\end{axis}", "\\end{tikzpicture}"]
+    return "\n".join(lines) + "\n"
+
+
+def _coordinates(x: np.ndarray, y: np.ndarray) -> str:
+    return f"coordinates {{{' '.join(f'({a:.6g},{b:.6g})' for a, b in zip(x, y, strict=True))}}}"
+
+
+def _tex(text: str) -> str:
+    plain = re.sub(r"[#$%&_{}]", r"\\\g<0>", text.replace("\\", "/"))
+    return re.sub(r"[~^]", r"\\\g<0>{}", plain)
 
 
 def _compared(comparison: Comparison) -> str:

@@ -171,7 +171,7 @@ def context_of(settings: Mapping[str, Any]) -> str:
         return str(settings["mem_len"] // (settings["topk"] if model == "SHELM" else 1))
     from_replay = settings["algorithm"] != "PPO" and settings["context_length"] > 0
     limits = [settings["context_length"]] if from_replay else []
-    limits += [settings["mem_len"]] if model == "GPT" else []
+    limits += [settings["mem_len"]] if model in ("GPT", "GTrXL") else []
     return str(min(limits)) if limits else "any"
 
 

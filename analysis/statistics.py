@@ -11,6 +11,7 @@ from analysis.run_data import Group, Table
 CONFIDENCE = 0.95
 N_RESAMPLES = 2000
 QUARTER = 0.25
+TAUS = np.linspace(0, 1, 51)  # normalised scores at which a performance profile is drawn
 
 
 class Estimate(NamedTuple):
@@ -60,6 +61,22 @@ class Comparison(NamedTuple):
     better: str
     other: str
     probability: Estimate
+
+
+class Aggregate(NamedTuple):
+    """The final scores of one agent over E environments.
+
+    A score is normalised: 0 and 1 are the lowest and the highest of any run in its environment.
+
+    Attributes:
+        iqm: The interquartile mean over all runs.
+        profile: The share of runs with a score above each of TAUS.
+    """
+
+    name: str
+    environments: Sequence[str]
+    iqm: Estimate
+    profile: Estimate
 
 
 def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
@@ -176,6 +193,52 @@ def compare(results: Iterable[Result]) -> list[Comparison]:
             probability = probability_of_improvement(*reversed(samples))
         found.append(Comparison(first, second, probability))
     return found
+
+
+def aggregate(results: Sequence[Result]) -> list[Aggregate]:
+    """Return every agent's aggregate over the environments that all have; none below two of them.
+
+    The bootstrap is stratified: it draws anew within each environment.
+    """
+    finals = {(result.name, result.environment): result.finals for result in results}
+    names, environments = (list(dict.fromkeys(each)) for each in zip(*finals, strict=True))
+    shared = [each for each in environments if all((name, each) in finals for name in names)]
+    samples: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for environment in shared:
+        scores = np.concatenate([finals[name, environment] for name in names])
+        low, spread = scores.min(), np.ptp(scores)
+        for name in names:
+            normalised = (finals[name, environment] - low) / (spread or 1.0)
+            samples[name].append(normalised)
+
+    def iqm(*scores: np.ndarray, axis: int = -1) -> np.ndarray:
+        return interquartile_mean(np.concatenate(scores, axis), axis)
+
+    def profile(*scores: np.ndarray, axis: int = -1) -> np.ndarray:
+        every = np.concatenate(scores, axis)
+        return np.stack([(every > tau).mean(axis) for tau in TAUS])
+
+    return [
+        Aggregate(name, shared, *(_with_interval(f(*own), own, f) for f in (iqm, profile)))
+        for name, own in samples.items()
+        if len(shared) > 1
+    ]
+
+
+def aggregates_table(aggregates: Iterable[Aggregate], precise: bool = False) -> Table:
+    number = repr if precise else "{:.3f}".format
+    rows = [[each.name, len(each.environments), *_texts(each.iqm, number)] for each in aggregates]
+    return [["agent", "environments", "IQM, normalised", "low", "high"], *rows]
+
+
+def profiles_table(aggregates: Iterable[Aggregate]) -> Table:
+    heading = ["agent", "score", "runs above", "low", "high"]
+    lines = [
+        [each.name, float(tau), *_texts(Estimate(*at), repr)]
+        for each in aggregates
+        for tau, *at in zip(TAUS, *(part for part in each.profile if part is not None), strict=True)
+    ]
+    return [heading, *lines]
 
 
 def results_table(

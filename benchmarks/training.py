@@ -265,7 +265,8 @@ def report_memories(settings: Sequence[str], n_turns: int) -> None:
     formats = dict.fromkeys(lengths, ">8.1f")
     table = Table(memory="<8", all=">7,.0f", ratio=">5.2f", weights=">9,", **formats)
     for name, run in runs.items():
-        n_weights = sum(each.numel() for each in run.learner.agent.memory.parameters())
+        memory: Any = run.learner.agent.memory
+        n_weights = sum(each.numel() for each in memory.parameters())
         rate = run.env_steps / n_turns / taken[name, "all"]
         ratio = taken["CNN", "all"] / taken[name, "all"]
         times = [1e3 * taken[name, column] for column in lengths]

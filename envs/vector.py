@@ -328,7 +328,7 @@ def cues_of(env: VectorEnv) -> np.ndarray | None:
 def _number(cue: Any) -> int:
     if cue is None:
         return NOT_SHOWN
-    if not isinstance(cue, Integral) or not NOT_SHOWN <= cue < 2**63:
+    if not isinstance(cue, Integral) or not NOT_SHOWN <= int(cue) < 2**63:
         raise UserError(
             f"env: its cue is {shown(cue)}. Tell a number from 0 on, or None while it shows "
             "nothing that is to be remembered"

@@ -1,6 +1,5 @@
 """Agents by name, or by module:Class for the user's own."""
 
-import dataclasses
 import importlib
 import inspect
 from typing import Any
@@ -8,28 +7,44 @@ from typing import Any
 import torch
 from gymnasium.spaces import Discrete, Space
 
-from models.agent import ActorCriticAgent, Agent
-from utils.errors import UserError, did_you_mean, told
-from utils.settings import Config, Part, Registry
-from utils.user_modules import imported, is_named, parts_of
+from models.agent import Agent
+from utils.errors import UserError, told
+from utils.settings import Config, OwnRegistry
+from utils.user_modules import is_named
 
 # Names of the papers that say how an agent learns, too: agent and algorithm.
 PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
 
 
-class Agents(Registry):
-    """The agents of HELM; module:Class names a class of the user's own."""
-
-    def known_as(self, name: str) -> str | None:
-        return name if is_named(name) else super().known_as(name)
+class Agents(OwnRegistry):
+    base = "models.agent:ActorCriticAgent"
 
     def find(self, name: str) -> type[Agent]:
+        kind: type[Agent] = super().find(name)
         if not is_named(name):
-            return super().find(name)
-        listed = [key for key, place in self.places.items() if place == name]
-        if listed:
-            raise UserError(f"model: '{name}' is called {listed[0]}. Choose model={listed[0]}")
-        return own_agent_class(name)
+            return kind
+        if not isinstance(kind.algorithms, tuple):
+            raise UserError(f"model: '{name}': `algorithms` is no tuple of names, such as ('PPO',)")
+        memory = getattr(kind, "memory_class", None)
+        if memory is not None and not hasattr(memory, "step"):
+            raise UserError(
+                f"model: '{name}': derive its memory_class from models.memories.TrainedMemory"
+            )
+        for method in (kind.act, *([] if memory is None else [memory.step])):
+            if "advance" not in inspect.signature(method).parameters:
+                raise UserError(
+                    f"model: '{name}': {method.__qualname__} takes no `advance`. Give it "
+                    "advance=True, and leave the memory as it is where it is False"
+                )
+        return kind
+
+    def remedy(self, kind: object) -> str:
+        if not (isinstance(kind, type) and hasattr(kind, "unroll")):
+            return super().remedy(kind)
+        return (
+            f"It is a memory, which an agent has: class MyAgent(models.baselines.MemoryAgent): "
+            f"memory_class = {kind.__name__} (examples/my_memory.py)"
+        )
 
 
 AGENTS = Agents(
@@ -97,6 +112,11 @@ def validate_config(config: Config) -> list[str]:
             f"model: {config.model} is trained by {', '.join(kind.algorithms)}, and algorithm is "
             f"{config.algorithm}. Choose algorithm={kind.algorithms[0]}, or another model"
         ]
+    if config.algorithm in FROM_REPLAY and getattr(config, "last_action_input", False):
+        return [
+            f"last_action_input: {config.algorithm} reads the last action by action_embedding "
+            "already. Leave it at false"
+        ]
     has_memory = hasattr(kind, "memory_class") or hasattr(kind, "language_class")
     if config.algorithm not in FROM_REPLAY or has_memory:
         return []
@@ -117,55 +137,3 @@ def resolve_device(name: str) -> str:
     except Exception:  # torch raises about five kinds of errors here
         raise UserError(f"device: '{name}' is not on this machine. Use auto, cpu or cuda") from None
     return name
-
-
-def own_agent_class(name: str) -> type[ActorCriticAgent]:
-    """Import a class of the user's own; UserError where it is missing or incomplete."""
-    module, class_name = parts_of("model", name)
-    found = imported("model", module)
-    kind = getattr(found, class_name, None)
-    where = f"model: '{class_name}' of {getattr(found, '__file__', module)}"
-    if kind is None:
-        agents = {key: each for key, each in vars(found).items() if _is_agent(each)}
-        classes = [key for key, each in agents.items() if each.__module__ == module]
-        raise UserError(f"{where}: there is no such class.{did_you_mean(class_name, classes)}")
-    if not _is_agent(kind):
-        raise UserError(f"{where} is no agent. Derive it from models.agent.ActorCriticAgent")
-    missing = sorted(getattr(kind, "__abstractmethods__", ()))
-    declared = {key for base in kind.__mro__ for key in inspect.get_annotations(base)}
-    if "memory_class" in declared and not hasattr(kind, "memory_class"):
-        missing.append("memory_class")
-    if missing:
-        raise UserError(f"{where} is not whole, it lacks {', '.join(missing)}")
-    if not isinstance(kind.algorithms, tuple):
-        raise UserError(f"{where}: `algorithms` is no tuple of names, such as ('PPO',)")
-    memory = getattr(kind, "memory_class", None)
-    if memory is not None and not hasattr(memory, "step"):
-        raise UserError(f"{where}: derive its memory_class from models.memories.TrainedMemory")
-    for method in (kind.act, *([] if memory is None else [memory.step])):
-        if "advance" not in inspect.signature(method).parameters:
-            raise UserError(
-                f"{where}: {method.__qualname__} takes no `advance`. Give it advance=True, and "
-                "leave the memory as it is where it is False"
-            )
-    if not _are_settings(kind.reads):
-        raise UserError(
-            f"{where}: `reads` must be a tuple of classes of settings: each derived from "
-            "utils.settings.Part, a dataclass(frozen=True) itself, its fields made by "
-            "utils.settings.setting"
-        )
-    return kind
-
-
-def _is_agent(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, ActorCriticAgent)
-
-
-def _are_settings(reads: object) -> bool:
-    return isinstance(reads, tuple) and all(
-        isinstance(part, type)
-        and issubclass(part, Part)
-        and "__dataclass_fields__" in vars(part)
-        and all("help" in field.metadata for field in dataclasses.fields(part))
-        for part in reads
-    )

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
 from models.caching import ObservationCache
 from models.clip import ClipSettings, check_encoder, configured_encoder
-from models.encoders import EncoderSettings, build_encoder
+from models.encoders import EncoderSettings, build_encoder, configured_reader
 from models.heads import ActorCritic
 from models.language.kv_cache import EpisodeMemory
 from models.language.language_model import LanguageModel
@@ -123,7 +123,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
         self, config: LanguageMemorySettings, observation_space: Space, action_space: Discrete
     ) -> None:
         super().__init__()
-        self.reader = ObservationPreprocessor(observation_space)
+        self.reader = configured_reader(config, observation_space, action_space)
         language = self.language_class(config, self.reader)  # it draws before the encoder
         beside = observed_by_encoder(config, self.reader)
         self.query_encoder = build_encoder(beside, config, language.width)
@@ -157,12 +157,13 @@ class LanguageMemoryAgent(ActorCriticAgent):
     ) -> Step:
         hidden = self.language.step(percept, memory, advance)
         features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
-        step = self.heads.step(features, hidden, deterministic)
+        step = self.heads.step(features, hidden, deterministic, percept.observations.action_masks)
         return step._replace(remembered=hidden)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         queries = self.query_encoder.learn(batch.observations)
-        return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
+        features = torch.cat((batch.context, queries), dim=-1)
+        return self.heads.evaluate(features, batch.actions, batch.action_masks)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
         return self.query_encoder.by_kind(observations)

@@ -88,7 +88,7 @@ function buildNumbers() {
   const rows = [];
   for (let n = 0; n < Math.min(count, MOST_NUMBERS); n++) {
     const item = create("li");
-    item.append(create("span", "", data.numbers[n] ?? `number ${n + 1}`), create("i", "signed"), create("b"));
+    item.append(create("span", "", data.numbers[n] || `number ${n + 1}`), create("i", "signed"), create("b"));
     rows.push(item);
   }
   element("numbers").replaceChildren(...rows);

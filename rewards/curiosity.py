@@ -6,9 +6,11 @@ then do the networks of the reward learn from the batch.
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -25,7 +27,7 @@ from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sen
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import load_moments, moments, with_moments
-from utils.settings import Part, Registry, setting
+from utils.settings import OwnRegistry, Part, setting
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
@@ -33,7 +35,12 @@ CLIP, EPSILON = 5.0, 1e-5  # of standardised features
 DEVIATION_EPSILON = 1e-8
 SMALLEST = torch.finfo(torch.float32).tiny  # divisor of distances
 
-CURIOSITIES = Registry(
+
+class Curiosities(OwnRegistry):
+    base = "rewards.curiosity:Curiosity"
+
+
+CURIOSITIES = Curiosities(
     "curiosity",
     {
         "RND": "rewards.curiosity:RandomNetworkDistillation",
@@ -52,7 +59,9 @@ class CuriositySettings(Part):
     title = "curiosity"
 
     curiosity: str | None = setting(
-        "intrinsic reward: RND, NovelD, APT; null: the task's alone", default=None
+        "intrinsic reward: RND, NovelD, APT, or module:Class, one of your own; null: the task's "
+        "alone",
+        default=None,
     )
 
 
@@ -97,6 +106,11 @@ class NovelDSettings(IntrinsicSettings):
         low=0,
         high=1e6,
         default=1.0,
+    )
+    noveld_first_visit: bool = setting(
+        "pay a step to an observation only the first time in an episode, as in the paper; ELLM's "
+        "code pays every time",
+        default=False,
     )
 
 
@@ -155,17 +169,19 @@ class Curiosity(ABC):
         self.networks = nn.ModuleDict(networks)
         self.parameters = [p for p in self.networks.parameters() if p.requires_grad]
         rate = config.curiosity_learning_rate
-        self.optimizer = with_moments(torch.optim.Adam(self.parameters, lr=rate, fused=True))
+        # A reward without networks has an optimiser of nothing, which Adam takes as a group alone.
+        groups = [{"params": self.parameters}]
+        self.optimizer = with_moments(torch.optim.Adam(groups, lr=rate, fused=True))
         self.statistics = RunningMeanVariance()
-        logged = "reward_mean", "reward_std", *self.logged
+        logged = "reward_mean", "reward_std", *(self.logged if self.parameters else ())
         self.metrics = tuple(f"curiosity/{name}" for name in logged)
         self.reads_context = config.curiosity_features == "memory"
         self._ranks: Any = None  # the processes that train together, if there are several
 
     @staticmethod
-    @abstractmethod
     def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
-        """Return fresh networks for features of shapes (F,) or (C, H, W), by kind."""
+        """Return fresh networks for features of shapes (F,) or (C, H, W), by kind; perhaps none."""
+        return {}
 
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
@@ -181,6 +197,11 @@ class Curiosity(ABC):
                 f"curiosity_features: memory is the frozen one of HELM, HELMv2 and SHELM, and "
                 f"model is {config.model}. Choose curiosity_features=agent or observation"
             )
+        if config.noveld_first_visit and config.algorithm != "PPO":
+            problems.append(
+                "noveld_first_visit: visits are counted along PPO's rollouts, and algorithm is "
+                f"{config.algorithm}. Choose algorithm=PPO, or leave it out"
+            )
         if config.apt_group < config.apt_neighbours:
             problems.append(
                 f"apt_group: among {config.apt_group} steps there are no {config.apt_neighbours} "
@@ -192,9 +213,13 @@ class Curiosity(ABC):
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
         """Return the unweighted rewards, given the features around each step.  [B]"""
 
-    @abstractmethod
+    def restricted(self, rewards: Tensor, steps: Transitions) -> Tensor:
+        """Return the rewards [B], 0 for steps that are not to be paid."""
+        return rewards
+
     def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
-        """Return scalars to log; the networks learn from `loss`."""
+        """Return scalars to log; the networks learn from `loss`. Without networks not called."""
+        raise NotImplementedError
 
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Learn from B steps; return the rewards for the agent [B] and values to log.
@@ -208,13 +233,15 @@ class Curiosity(ABC):
         n_steps = len(steps.actions)
         before, after = _selected(both, slice(n_steps)), _selected(both, slice(n_steps, None))
         # Before learning: afterwards the networks know the batch, and it is no longer novel.
-        rewards, config = self.rewards(before, after), self.config
+        rewards, config = self.restricted(self.rewards(before, after), steps), self.config
         logged = {"reward_mean": rewards.mean(), "reward_std": rewards.std(correction=0)}
         logged |= self.learn(before, after, steps.actions)
         paid = config.task_reward_weight * steps.rewards + config.curiosity_weight * rewards
         return paid, {f"curiosity/{name}": value for name, value in logged.items()}
 
     def learn(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
+        if not self.parameters:
+            return {}
         rows = []
         n_parts = self.n_batches
         if self._ranks is not None and n_parts > 1:  # every rank must average as often
@@ -301,10 +328,45 @@ class NovelD(RandomNetworkDistillation):
 
         n_kind = max(e(after) - alpha e(before), 0)
 
-    As in ELLM's code, not only the first visit in an episode counts.
+    As in ELLM's code every visit counts, unless `noveld_first_visit` is set.
+
+    Attributes:
+        visited: Hashes of the observations of each environment's running episode.
     """
 
     reads = (NovelDSettings,)
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.visited: defaultdict[int, set[int]] = defaultdict(set)
+
+    def restricted(self, rewards: Tensor, steps: Transitions) -> Tensor:
+        if not self.config.noveld_first_visit:
+            return rewards
+        assert steps.is_first is not None, "PPO learns from whole rollouts"
+        kinds = [kind.cpu().numpy() for kind in steps.observations.shown.tensors().values()]
+        rows = (b"".join(each.tobytes() for each in row) for row in zip(*kinds, strict=True))
+        hashes = [int.from_bytes(blake2b(row, digest_size=8).digest()) for row in rows]
+        seen, reached = hashes[: len(rewards)], hashes[len(rewards) :]
+        counts = []
+        for row, begins in enumerate(steps.is_first.flatten().tolist()):
+            env = row % steps.is_first.shape[1]
+            if begins:  # the first observation counts as visited
+                self.visited[env] = {seen[row]}
+            counts.append(reached[row] not in self.visited[env])
+            self.visited[env].add(reached[row])
+        return rewards * torch.tensor(counts, device=rewards.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.config.noveld_first_visit:
+            return super().state_dict()
+        visited = {env: sorted(each) for env, each in self.visited.items()}
+        return super().state_dict() | {"visited": visited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for env, each in state.get("visited", {}).items():
+            self.visited[env] = set(each)
 
     def novelty(self, before: Kinds, after: Kinds) -> dict[str, Tensor]:
         known, reached, alpha = self.errors(before), self.errors(after), self.config.noveld_alpha
@@ -510,7 +572,9 @@ def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
         vectors = torch.zeros(1, reader.n_numbers, device=device)
     if reader.n_texts:
         text = torch.tensor([reader.sentences.numbers(["nothing"] * reader.n_texts)], device=device)
-    observations, context = Observations(images, vectors, text), torch.zeros(1, 0, device=device)
+    last_step = torch.zeros(1, reader.n_last, device=device) if reader.n_last else None
+    observations = Observations(images, vectors, text, last_step=last_step)
+    context = torch.zeros(1, 0, device=device)
     if config.curiosity_features == "memory":
         memory, seen = agent.initial_memory(1), AgentInput.first(observations)
         context = agent.act(seen, memory, deterministic=True, advance=False).context

@@ -362,7 +362,7 @@ class GoalRewards(VectorWrapper):
                 episode = self.episodes[row]
                 told = episode.told(_situation(info, row, AFTERWARDS))
                 (suggested,) = self.suggester.suggest([told])
-                shown = sentence(episode.wanted(suggested))
+                shown = sentence(episode.goals if suggested is None else episode.wanted(suggested))
                 info["final_obs"][row] = _joined(info["final_obs"][row], shown)
         if self._tells_success:  # a task completed once makes the episode a success
             info["episode"]["success"] = self._completed & ended
@@ -376,7 +376,7 @@ class GoalRewards(VectorWrapper):
         # All environments at once: a language model reads their new scenes together.
         suggested = self.suggester.suggest(told)
         for episode, situation, goals in zip(self.episodes, told, suggested, strict=True):
-            episode.look(situation, goals)
+            episode.look(situation, list(episode.goals) if goals is None else goals)
         wanted = [tuple(episode.goals) for episode in self.episodes]
         info["suggestions"] = object_array(wanted)
         if not self.shows_goals:

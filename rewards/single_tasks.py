@@ -109,7 +109,7 @@ class Episode(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Begin another episode; only the goals stay."""
+        """Begin another episode; the goals may stay until `look` sets others."""
 
     def told(self, situation: TextState) -> TextState:
         """Add the events of this episode that a suggester needs."""

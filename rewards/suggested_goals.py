@@ -150,10 +150,10 @@ class SuggestedGoals(Episode):
 
     def __init__(self, payment: RewardRule) -> None:
         self.payment = payment
-        self.goals: dict[str, str] = {}
         self.begin()
 
     def begin(self) -> None:
+        self.goals: dict[str, str] = {}
         self.achieved: set[str] = set()
         self.done: set[str] = set()
         self.actions: deque[str] = deque(maxlen=LAST_ACTIONS)

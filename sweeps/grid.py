@@ -11,6 +11,7 @@ for the same number of steps.
 
 import dataclasses
 import itertools
+import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -33,11 +34,14 @@ from utils.settings import (
     Config,
     Override,
     all_settings,
+    default_settings,
     file_settings,
     given_by_file,
     load_config,
     override,
+    own_classes,
     read_settings,
+    settings_index,
     settings_without_effect,
     shortened,
     shown,
@@ -52,6 +56,7 @@ PAPER_SEEDS = (
     *(2038540942, 3040149122),
 )
 MOST_RUNS = 10_000
+log = logging.getLogger(__name__)
 Cell = tuple[Config, list[str], list[str]]  # settings, given names and overrides
 GENERAL_NAME = "config"  # the usual name of a settings file, of no use in a run's name
 FORM = '{"LSTM": {"model": "LSTM"}, "GPT": {"model": "GPT"}}'
@@ -170,9 +175,38 @@ def make_grid(
         config = load_config(source.given, [*overrides, *filter(None, [seed])])
         return config, [*filter(None, (name, source.name))], list(overrides)
 
-    runs = _runs_of(raise_all(*(partial(cell, *point) for point in itertools.product(*parts))))
+    points = _without_unread(list(itertools.product(*parts)))
+    runs = _runs_of(raise_all(*(partial(cell, *point) for point in points)))
     _check_distinct(runs)
     return runs
+
+
+def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Leave out, of each point, the lists' settings that only other agents of the grid read.
+
+    Points that are then the same are one. A setting that none reads stays, to be refused.
+    """
+    reads, models = list[set[str]](), list[str]()
+    for _, source, *overrides in points:
+        given = {each.name: each.value for each in source.given}
+        own_classes(overrides, given)  # looked for in the current folder, too
+        texts = dict(text.partition("=")[::2] for text in overrides)
+        chosen = {key: None if text == "null" else text for key, text in texts.items()}
+        values = default_settings() | given | chosen
+        reads.append(settings_index(values).read_by(values))
+        models.append(str(values["model"]))
+    anywhere, kept = set[str]().union(*reads), dict[object, Sequence[Any]]()
+    left_out: dict[tuple[str, str], None] = {}
+    for point, read, model in zip(points, reads, models, strict=True):
+        names = [text.partition("=")[0] for text in point[2:]]
+        unread = [name for name in names if name in anywhere - read]
+        own = [each for each, name in zip(point[2:], names, strict=True) if name not in unread]
+        key = (point[0], point[1].name, *own) if unread else len(kept)
+        kept.setdefault(key, (*point[:2], *own))
+        left_out |= dict.fromkeys((name, model) for name in unread)
+    for name, model in left_out:
+        log.warning("%s is not read by %s, which is trained without it", name, shortened(model))
+    return list(kept.values())
 
 
 def check_runs(runs: Sequence[Run], check: Callable[[Config], None]) -> None:

@@ -3,9 +3,11 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import huggingface_hub
 import hypothesis
 import pytest
 import torch
+from huggingface_hub.errors import EntryNotFoundError
 
 import trainers.build  # noqa: F401  hands the parts to the settings
 from envs import miniworld
@@ -87,6 +89,28 @@ def lab(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepmind_lab", module)
     monkeypatch.setattr(FakeLab, "opened", [])
     return FakeLab
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """Stand in for the hub: repositories' folders by name, and the files that were asked for."""
+    stand_in = SimpleNamespace(folders={}, asked=[])
+
+    def download(repository, name, revision):
+        stand_in.asked.append((name, revision))
+        path = stand_in.folders[f"{repository}@{revision}" if revision else repository] / name
+        if not path.is_file():
+            raise EntryNotFoundError(name)
+        return str(path)
+
+    class Session:
+        def head(self, url, timeout):
+            assert timeout <= 5
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: None)
+    monkeypatch.setattr(huggingface_hub, "get_session", Session)
+    return stand_in
 
 
 @pytest.fixture(scope="session")

@@ -60,15 +60,12 @@ class ReproducibleWorld(engine.World):
         self._chunks = defaultdict(ByArrival)
 
 
-def their_game(monkeypatch, seed, is_seen=True):
+def their_game(monkeypatch, seed):
     """Return `crafter.Env(seed=seed)` with ordered chunks, the night's noise from a generator."""
     monkeypatch.setattr(engine, "World", ReproducibleWorld)
     env = crafter.Env(seed=seed)
-    if not is_seen:
-        env._obs = lambda: None
-    else:
-        noise, view = np.random.default_rng(seed), env._local_view
-        view._noise = lambda canvas, amount, stddev: _noisy(view, noise, canvas, amount, stddev)
+    noise, view = np.random.default_rng(seed), env._local_view
+    view._noise = lambda canvas, amount, stddev: _noisy(view, noise, canvas, amount, stddev)
     return env
 
 

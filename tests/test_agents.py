@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from envs import make_vector_env
 from models import build_agent
-from models.agent import ActorCriticAgent, Step, TensorMemory
 from models.caching import to_float01
 from models.helm import attention_by_step
-from models.observations import ObservationPreprocessor
+from models.observations import ObservationBatch
 from tests.agents import (
     BY_PPO,
     collect_rollout,
@@ -29,67 +29,36 @@ def build(name, **changes):
     return config, build_agent(config, *spaces())
 
 
-def collect(name, lengths, n_steps=16, learning=True):
-    """Return the learner and its full rollout; unless learning, statistics are fixed."""
-    config, agent = build(name, n_envs=len(lengths), n_rollout_steps=n_steps, n_batches=1)
-    agent.train(learning)
+def collect(name, lengths):
+    """Return the learner and its full rollout."""
+    config, agent = build(name, n_envs=len(lengths), n_rollout_steps=16, n_batches=1)
     collector = collecting(config, agent, CountingEnv(lengths))
     return collector.learner, collect_rollout(collector)
 
 
-class WitnessAgent(ActorCriticAgent):
-    """Its memory is a step count; it fails when an observation shows another one."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.n_checked = 0
-        self.reader = ObservationPreprocessor(spaces()[0])
-
-    def initial_memory(self, n_envs):
-        return TensorMemory(torch.full((n_envs, 1), -100.0))
-
-    def act(self, percept, memory, deterministic=False, advance=True):
-        state = memory.state.masked_fill(percept.is_first[:, None], 0.0)
-        self._check(percept, state)
-        if advance:
-            memory.state = state + 1
-        zeros = torch.zeros(percept.n_envs)
-        return Step(zeros.long(), state + 1, zeros, zeros)
-
-    def evaluate(self, batch):
-        raise NotImplementedError
-
-    def _check(self, percept, counts):
-        shown = percept.observations.images[:, 0, 0, 0].float()
-        # The reward of a step is the count after it.
-        assert torch.equal(percept.last_rewards, shown)
-        assert torch.equal(shown, counts[:, 0]), (shown, counts)
-        self.n_checked += 1
-
-
 @pytest.mark.parametrize("bootstrap_truncated", [False, True])
-def test_the_collector_hands_every_memory_its_own_episode(bootstrap_truncated):
-    config = small_config(n_envs=4, n_rollout_steps=9, bootstrap_truncated=bootstrap_truncated)
-    agent = WitnessAgent()
-    collector = collecting(config, agent, CountingEnv(LENGTHS, truncates=True))
-    for _ in range(3):
-        rollout = collect_rollout(collector)
-        collector.learner.rollout = None
-        counts = rollout.observations.images[:, :, 0, 0, 0]
-        assert torch.equal(rollout.is_first, counts == 0)
-        assert torch.equal(rollout.context[:, :, 0], counts + 1.0)
-    assert agent.n_checked > 27
-
-
 @pytest.mark.parametrize("name", BY_PPO)
-def test_a_new_episode_knows_nothing_of_the_last(name):
-    _, rollout = collect(name, LENGTHS, learning=False)
+def test_a_new_episode_knows_nothing_of_the_last(name, bootstrap_truncated, monkeypatch):
+    config, agent = build(
+        name, n_envs=4, n_rollout_steps=16, bootstrap_truncated=bootstrap_truncated
+    )
+    agent.eval()  # statistics are fixed
+    act, seen = agent.act, []
+
+    def recorded(percept, *more, **how):
+        seen.append(percept)
+        return act(percept, *more, **how)
+
+    monkeypatch.setattr(agent, "act", recorded)
+    rollout = collect_rollout(collecting(config, agent, CountingEnv(LENGTHS, truncates=True)))
     counts = rollout.observations.images[:, :, 0, 0, 0].long()
-    for count in range(max(LENGTHS)):
-        seen = counts == count
-        for found in (rollout.values[seen], rollout.context[seen]):
-            torch.testing.assert_close(found, found[:1].expand_as(found), atol=1e-5, rtol=0)
+    assert torch.equal(rollout.is_first, counts == 0)
+    for found in (rollout.values, rollout.context):
+        for count in range(max(LENGTHS)):
+            same = found[counts == count]
+            torch.testing.assert_close(same, same[:1].expand_as(same), atol=1e-5, rtol=0)
+    for each in seen:  # the reward of a step is the count after it
+        assert torch.equal(each.last_rewards, each.observations.images[:, 0, 0, 0].float())
 
 
 @pytest.mark.parametrize("name", [name for name in BY_PPO if name != "CNN"])
@@ -118,48 +87,63 @@ def test_looking_ahead_leaves_the_memory_and_agrees_with_acting(name):
         assert torch.equal(ahead.values, acted.values)
         assert torch.equal(ahead.context, acted.context)
         assert torch.equal(ahead.actions, acted.actions)
+        assert acted.all_log_probs.exp().sum(-1).tolist() == pytest.approx([1, 1, 1])
+        chosen = acted.all_log_probs.gather(1, acted.actions[:, None])[:, 0]
+        assert torch.equal(chosen, acted.log_probs)
 
 
 @pytest.mark.parametrize("name", BY_PPO)
 def test_the_first_minibatch_meets_the_policy_that_acted(name):
-    learner, rollout = collect(name, LENGTHS)
-    rollout.estimate(gamma=0.9, gae_lambda=0.9)
-    if learner.agent.sequential:
-        n = len(rollout.sequences.firsts)
-        batch = rollout.sequence_batch(torch.arange(n))
-    else:
-        batch = rollout.batch(torch.arange(rollout.n_samples))
-    result = learner.agent.evaluate(batch)
-    torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
-    torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
+    # Episodes within rollouts, across two, and longer than a memory is.
+    small = {"mem_len": 6, "memory_layers": 2} if name in ("LSTM", "GPT") else {}
+    config, agent = build(name, n_envs=4, n_rollout_steps=8, **small)
+    collector = collecting(config, agent, CountingEnv([3, 50, 17, 9]))
+    for _ in range(4 if small else 1):
+        rollout = collect_rollout(collector)
+        rollout.estimate(gamma=0.9, gae_lambda=0.9)
+        n = len(rollout.sequences.firsts) if agent.sequential else rollout.n_samples
+        for chosen in (torch.arange(n), torch.randperm(n)[:3]):
+            batch = (rollout.sequence_batch if agent.sequential else rollout.batch)(chosen)
+            result = agent.evaluate(batch)
+            torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
+            torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
+        collector.learner.update(progress=0.0)
+    if name == "GPT":
+        assert rollout.sequences.before.max() == 6
+
+
+@pytest.mark.parametrize("name", BY_PPO)
+def test_a_saved_agent_acts_as_its_original(name, tmp_path):
+    agent, (_, other) = collect(name, LENGTHS)[0].agent, build(name)
+    torch.save(agent.state_dict(), tmp_path / "agent.pt")
+    other.load_state_dict(torch.load(tmp_path / "agent.pt", weights_only=True))
+    seen = percept(random_images(3), torch.ones(3, dtype=torch.bool))
+    one, another = (
+        each.eval().act(seen, each.initial_memory(3), deterministic=True) for each in (agent, other)
+    )
+    assert torch.equal(one.all_log_probs, another.all_log_probs)
+    assert torch.equal(one.values, another.values)
 
 
 @pytest.mark.parametrize("name", BY_PPO)
 def test_an_update_changes_what_is_trained_and_nothing_else(name):
     learner, _ = collect(name, LENGTHS)
     agent = learner.agent
-    trained = [p for p in agent.parameters() if p.requires_grad]
-    before = [p.detach().clone() for p in trained]
-    frozen = frozen_tensors(agent)
-    frozen_before = [tensor.clone() for tensor in frozen]
-    learner.update(progress=0.0)
-    assert all(not torch.equal(a, b) for a, b in zip(before, trained, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(frozen_before, frozen, strict=True))
-
-
-def frozen_tensors(agent):
-    tensors = [p for p in agent.parameters() if not p.requires_grad] + list(agent.buffers())
+    tensors = {**dict(agent.named_parameters()), **dict(agent.named_buffers())}
     if hasattr(agent, "language"):
         language_model = agent.language.language_model
-        tensors += [*language_model.parameters(), *language_model.buffers()]
         assert not any(p.requires_grad for p in language_model.parameters())
-    return tensors
+        tensors |= dict(language_model.named_parameters()) | dict(language_model.named_buffers())
+    before = {key: tensor.detach().clone() for key, tensor in tensors.items()}
+    learner.update(progress=0.0)
+    for key, tensor in tensors.items():
+        assert torch.equal(before[key], tensor) != tensor.requires_grad, key
 
 
-def test_a_checkpoint_names_the_language_model_and_does_not_contain_it():
-    _, agent = build("HELM")
-    assert not any("language_model" in name or "embeddings" in name for name in agent.state_dict())
-    assert "language.to_language.projection" in agent.state_dict()
+def test_a_checkpoint_does_not_contain_the_language_model():
+    names = build("HELM")[1].state_dict().keys()
+    assert not any("language_model" in name or "embeddings" in name for name in names)
+    assert "language.to_language.projection" in names
 
 
 def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
@@ -176,18 +160,15 @@ def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
 
 
 @pytest.mark.parametrize(("retrieval_channels", "are_seen"), [("mean", False), ("each", True)])
-def test_retrieval_colours_says_whether_helms_memory_sees_them(retrieval_channels, are_seen):
-    _, agent = build("HELM", retrieval_channels=retrieval_channels)
+def test_retrieval_channels_says_whether_helms_memory_sees_colours(retrieval_channels, are_seen):
+    config, agent = build("HELM", retrieval_channels=retrieval_channels)
     images = 255 * torch.eye(3, dtype=torch.uint8)[:, :, None, None].expand(3, 3, 9, 9)
     tokens = agent.language.tokens(percept(images, torch.ones(3, dtype=torch.bool)))
     apart = (tokens[1:] - tokens[0]).abs().flatten(1).amax(1)
     assert ((apart > 1e-3) == are_seen).all()
-
-
-def test_colours_cannot_be_read_where_there_are_none():
-    config = small_config(model="HELM", retrieval_channels="each", **tiny_settings("HELM"))
-    with pytest.raises(UserError, match="Choose retrieval_channels=mean"):
-        build_agent(config, *spaces((1, 9, 9)))
+    if are_seen:
+        with pytest.raises(UserError, match="Choose retrieval_channels=mean"):
+            build_agent(config, *spaces((1, 9, 9)))
 
 
 @pytest.mark.parametrize("name", [name for name in BY_PPO if "HELM" in name])
@@ -215,44 +196,41 @@ def test_attention_to_the_tokens_of_a_step_is_added_up():
 
 def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
     _, agent = build("HELM")
-    images, is_first = random_images(3), torch.ones(3, dtype=torch.bool)
-    told = agent.inspect(percept(images, is_first), agent.initial_memory(3))
+    images, language_model = random_images(3), agent.language.language_model
+    seen = percept(images, torch.ones(3, dtype=torch.bool)), agent.initial_memory(3)
+    told = agent.inspect(*seen)
     agent.language.to_language.beta = 1e6
     tokens = agent.language.to_language(to_float01(images))
-    vocabulary = agent.language.language_model.vocabulary
-    ids = torch.tensor([vocabulary.index(word) for (word,) in told["words"]])
-    torch.testing.assert_close(
-        tokens[:, 0], agent.language.language_model.embed(ids), atol=1e-4, rtol=0
-    )
-    sharp = agent.inspect(percept(images, is_first), agent.initial_memory(3))["entropy"]
+    ids = torch.tensor([language_model.vocabulary.index(word) for (word,) in told["words"]])
+    torch.testing.assert_close(tokens[:, 0], language_model.embed(ids), atol=1e-4, rtol=0)
+    sharp = agent.inspect(*seen)["entropy"]
     assert (sharp < told["entropy"]).all()
     assert sharp == pytest.approx(0, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", BY_PPO)
-def test_a_step_tells_the_probability_of_every_action(name):
-    _, agent = build(name)
-    is_first = torch.ones(3, dtype=torch.bool)
-    step = agent.act(percept(random_images(3), is_first), agent.initial_memory(3))
-    assert step.all_log_probs.exp().sum(-1).tolist() == pytest.approx([1, 1, 1])
-    assert torch.equal(step.all_log_probs.gather(1, step.actions[:, None])[:, 0], step.log_probs)
-
-
-@pytest.mark.parametrize("name", ["LSTM", "GPT"])
-def test_a_memory_that_reaches_across_rollouts_meets_the_policy_that_acted(name):
-    lengths = [3, 50, 17, 9]  # episodes within rollouts, across two, and longer than the memory
-    config, agent = build(name, n_envs=4, n_rollout_steps=8, mem_len=6, memory_layers=2)
-    collector = collecting(config, agent, CountingEnv(lengths))
-    learner = collector.learner
-    for _ in range(4):
+@pytest.mark.parametrize("name", ["CNN", "LSTM", "GPT", "HELM"])
+def test_masks_and_last_steps_are_learned_from_as_they_were_acted_on(name):
+    tiny = tiny_settings(name) | {"env": "tests.any_envs:Masked-v0", "n_rollout_steps": 8}
+    told = {"last_action_input": True, "last_reward_input": True}
+    config = small_config(model=name, n_batches=1, mem_len=6, **tiny, **told)
+    env = make_vector_env(config, seed=0)
+    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    collector = collecting(config, agent, env)
+    for _ in range(3):
         rollout = collect_rollout(collector)
         rollout.estimate(gamma=0.9, gae_lambda=0.9)
-        n = len(rollout.sequences.firsts)
-        for chosen in (torch.arange(n), torch.randperm(n)[:3]):
-            batch = rollout.sequence_batch(chosen)
-            result = agent.evaluate(batch)
-            torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
-            torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
-        learner.update(progress=0.0)
-    if name == "GPT":
-        assert rollout.sequences.before.max() == 6
+        follows = ~rollout.is_first[1:, :, None]
+        actions = torch.nn.functional.one_hot(rollout.actions[:-1], 4)
+        after = torch.cat((actions, rollout.rewards[:-1, :, None]), dim=-1) * follows
+        assert torch.equal(rollout.observations.last_step[1:], after)
+        batch = rollout.batch(torch.arange(rollout.n_samples))
+        if agent.sequential:
+            batch = rollout.sequence_batch(torch.randperm(len(rollout.sequences.firsts)))
+        assert batch.action_masks.gather(1, batch.actions[:, None]).all()
+        result = agent.evaluate(batch)
+        torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
+        torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
+        other = batch.observations.stored._replace(last_step=torch.ones(()).expand(10**4, 5))
+        changed = batch._replace(observations=ObservationBatch(other, batch.observations.rows))
+        assert not torch.allclose(agent.evaluate(changed).values, result.values)
+        collector.learner.update(progress=0.0)

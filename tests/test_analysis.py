@@ -19,6 +19,7 @@ from tests.agents import random_images, small_config, spaces
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.test_program import TASK, TINY_MODEL, train
 from tests.tiny_clip import tiny_settings
+from tests.token_streams import play
 
 
 def variables(model):
@@ -97,10 +98,9 @@ def test_recorded_words_are_counted_without_any_model(episode, capsys, caplog):
     assert "left out: episodes without words, such as random ones: 1" in caplog.text
 
 
-def test_a_named_agent_reads_recorded_episodes_itself(episode, capsys):
+def test_a_named_agent_reads_recorded_episodes_itself(episode):
     assert main(["words", str(episode), *variables("SHELM"), "--var=topk=3"]) == 0
-    counted = sum(int(row["count"]) for row in rows("words.csv"))
-    assert counted == 7 * 3
+    assert sum(int(row["count"]) for row in rows("words.csv")) == 7 * 3
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,9 @@ def language_model(request, tmp_path):
 
 
 @pytest.mark.parametrize("n_new", [1, 2])
-def test_attention_goes_to_steps_that_were_and_are_remembered(language_model, n_new):
+def test_attention_goes_to_remembered_steps_and_hidden_states_are_those_acted_on(
+    language_model, n_new
+):
     tokens = torch.randn(9, n_new, language_model.width)
     attention = memory.episode_attention(language_model, tokens)
     assert attention.shape == (language_model.n_layer, 9, 9)
@@ -149,16 +151,15 @@ def test_attention_goes_to_steps_that_were_and_are_remembered(language_model, n_
     assert (attention[:, (back >= 0) & (back * n_new < 5)] > 0).all()
     assert (attention[:, (back < 0) | (back * n_new > 7)] == 0).all()
     assert (attention.sum(-1) <= 1 + 1e-5).all()
-
-
-def test_hidden_states_end_in_what_the_agent_acts_on(language_model):
-    tokens = torch.randn(9, 2, language_model.width)
     hidden = memory.episode_hidden_states(language_model, tokens)
-    state = language_model.initial_memory(1)
-    no_start = torch.zeros(1, dtype=torch.bool)
-    expected = [language_model.step(new, state, no_start)[0] for new in tokens[:, None]]
     assert hidden.shape == (language_model.n_layer, 9, language_model.width)
-    torch.testing.assert_close(hidden[-1], torch.stack(expected))
+    expected = play(
+        language_model,
+        language_model.initial_memory(1, n_new),
+        tokens[:, None],
+        torch.zeros(9, 1, dtype=torch.bool),
+    )
+    torch.testing.assert_close(hidden[-1], expected[:, 0])
 
 
 @pytest.mark.parametrize("model", ["HELM", "HELMv2", "SHELM"])
@@ -171,7 +172,7 @@ def test_tokens_are_those_the_agent_reads_and_its_cache_is_not_asked(model):
     torch.testing.assert_close(tokens, expected)
 
 
-def test_layers_that_differ_by_a_rotation_are_alike_and_strangers_are_not():
+def test_layers_that_differ_by_a_rotation_are_alike_and_steps_by_their_direction():
     states = torch.randn(1, 200, 4, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64)).Q
     stranger = torch.randn_like(states)
@@ -179,8 +180,5 @@ def test_layers_that_differ_by_a_rotation_are_alike_and_strangers_are_not():
     torch.testing.assert_close(layers.diagonal(), torch.ones(3, dtype=torch.float64))
     assert layers[0, 1] == pytest.approx(1)
     assert layers[0, 2] < 0.2
-
-
-def test_steps_are_compared_by_their_direction():
-    states = torch.tensor([[[1.0, 0], [2, 0], [0, 3], [-1, 0]]])
-    assert memory.between_steps(states)[0, 0].tolist() == [1, 1, 0, -1]
+    steps = torch.tensor([[[1.0, 0], [2, 0], [0, 3], [-1, 0]]])
+    assert memory.between_steps(steps)[0, 0].tolist() == [1, 1, 0, -1]

@@ -31,9 +31,11 @@ def n_kept(cache):
     return cache.connection.execute("SELECT count(*) FROM answers").fetchone()[0]
 
 
-def test_the_first_answer_is_found_again_by_another_process(path):
+def test_the_first_answer_is_found_again_and_what_a_run_has_spent_never_falls(path):
     assert with_answer(path).keep(QUESTION, Completion("- Sleep")) == ANSWER
     assert AnswerCache(path).find([QUESTION, OTHER]) == [ANSWER, None]
+    spent = [AnswerCache(path).spend(run, asked) for run, asked in (("a", 7), ("a", 3), ("b", 1))]
+    assert spent == [7, 7, 1]
 
 
 def test_model_prompt_and_parameters_make_a_question_their_order_and_looks_do_not(path):
@@ -64,13 +66,9 @@ def test_closed_it_is_one_file_that_can_be_passed_on_and_read(path, tmp_path, mo
     monkeypatch.setattr(os, "access", lambda *_: False)  # it may not be written
     cache = AnswerCache(other)
     assert cache.keep(OTHER, Completion("- Sleep")) == Completion("- Sleep")
-    assert cache.find([QUESTION, OTHER]) == [ANSWER, None]
+    assert cache.find([QUESTION, OTHER]) == [ANSWER, Completion("- Sleep")]
+    assert AnswerCache(other).find([QUESTION, OTHER]) == [ANSWER, None]
     assert cache.spend("run", 5) == 5
-
-
-def test_what_a_run_has_spent_never_falls(path):
-    spent = [AnswerCache(path).spend(run, asked) for run, asked in (("a", 7), ("a", 3), ("b", 1))]
-    assert spent == [7, 7, 1]
 
 
 def damaged(path):

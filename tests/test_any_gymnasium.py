@@ -3,6 +3,7 @@
 import functools
 import io
 import json
+import math
 import random
 import re
 import sys
@@ -15,17 +16,16 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
-from torch.utils._pytree import tree_map
 
 import envs
 import eval as eval_program
-import main as main_program
 from envs import make_vector_env
-from envs.any_gymnasium import check_first_steps, vector_of, why_not_drawn
+from envs.any_gymnasium import check_first_steps, checked_vector, vector_of, why_not_drawn
 from envs.spaces import LONGEST_SIDE, Converted, adapt_action_space, adapt_observation_space
 from models.observations import ObservationPreprocessor
-from tests.any_envs import SPACES, Sampled
-from utils.errors import UserError
+from tests import runs
+from tests.any_envs import SPACES, Masked, Sampled
+from utils.errors import EnvFault, UserError
 from utils.files import folder_name
 from utils.settings import load_config, read_settings
 
@@ -40,60 +40,44 @@ def sampled(kind="vector", **more):
     return functools.partial(Sampled, kind, **more)
 
 
-def played(env, n_steps=12, seed=0):
-    """Return all that a vector environment gives for the same actions, beginning with a seed."""
-    found = [env.reset(seed=seed)[0]]
-    generator = np.random.default_rng(seed)
-    for _ in range(n_steps):
-        found += env.step(generator.integers(0, env.single_action_space.n, env.num_envs))[:4]
-    return tree_map(torch.as_tensor, found)
-
-
-SEEN = {
-    "image, channels last": ((3, 6, 7), 0),
-    "image, channels first": ((3, 6, 7), 0),
-    "grey image": ((1, 5, 6), 0),
-    "grey image of one channel": ((1, 5, 6), 0),
-    "vector": (None, 2),
-    "table": (None, 6),
-    "bytes": (None, 4),
-    "number": (None, 1),
-    "one of three, from 5 on": (None, 3),
-    "several": (None, 5),
-    "a table of several": (None, 14),
-    "bits": (None, 4),
-    "image of fractions": ((3, 6, 7), 0),
-    "stack of images": ((12, 6, 7), 0),
-    "stack of grey fractions": ((4, 6, 7), 0),
-    "two images": ((4, 8, 8), 0),
-    "nested": ((3, 8, 8), 3 + 2 + 3),
+IMAGES = {
+    "image, channels last": (3, 6, 7),
+    "image, channels first": (3, 6, 7),
+    "grey image": (1, 5, 6),
+    "grey image of one channel": (1, 5, 6),
+    "image of fractions": (3, 6, 7),
+    "stack of images": (12, 6, 7),
+    "stack of grey fractions": (4, 6, 7),
+    "two images": (4, 8, 8),
+    "nested": (3, 8, 8),
 }
 
 
 @pytest.mark.parametrize("kind", SPACES)
 def test_a_kind_of_observation_reaches_an_agent(kind):
-    env = vector_of(sampled(kind), 3, seed=0)
+    env, image = vector_of(sampled(kind), 3, seed=0), IMAGES.get(kind)
+    n_numbers = spaces.utils.flatdim(SPACES[kind]) - (math.prod(image) if image else 0)
     reader = ObservationPreprocessor(env.single_observation_space)
-    assert (reader.image_shape, reader.n_numbers) == SEEN[kind]
+    assert (reader.image_shape, reader.n_numbers) == (image, n_numbers)
     shown, _ = env.reset(seed=1)
     assert env.observation_space.contains(shown)
     read = reader(shown)
-    if read.images is not None:
-        assert read.images.shape == (3, *SEEN[kind][0])
-        assert read.images.dtype == torch.uint8
-    if read.vectors is not None:
-        assert read.vectors.shape == (3, SEEN[kind][1])
+    if image:
+        assert (read.images.shape, read.images.dtype) == ((3, *image), torch.uint8)
+    if n_numbers:
+        assert read.vectors.shape == (3, n_numbers)
 
 
 def test_pixels_stay_where_they_are():
     colour = np.arange(6 * 7 * 3, dtype=np.uint8).reshape(6, 7, 3)
     first = adapt_observation_space(SPACES["image, channels last"]).convert(colour)
     assert (first[2, 5, 1], first.flags.c_contiguous) == (colour[5, 1, 2], True)
-    grey = np.arange(30, dtype=np.uint8).reshape(5, 6)
-    np.testing.assert_array_equal(
-        adapt_observation_space(SPACES["grey image"]).convert(grey), grey[None]
-    )
-    assert adapt_observation_space(SPACES["image, channels first"]).convert(colour) is colour
+    assert adapt_observation_space(SPACES["grey image"]).convert(colour[..., 0]).shape == (1, 6, 7)
+    for shape in ((3, 6, 7), (5, 9, 5)):  # where both may be channels, the first are
+        space = spaces.Box(0, 255, shape, np.uint8)
+        adapted = adapt_observation_space(space)
+        assert adapted.space is space
+        assert adapted.convert(colour) is colour
 
 
 def test_fractions_are_scaled_once_and_stacks_lie_on_channels():
@@ -107,11 +91,6 @@ def test_fractions_are_scaled_once_and_stacks_lie_on_channels():
     np.testing.assert_array_equal(seen[5], stack[1, :, :, 2])
 
 
-def test_of_equal_first_and_last_dimensions_the_first_are_the_channels():
-    space = spaces.Box(0, 255, (5, 9, 5), np.uint8)
-    assert adapt_observation_space(space).space is space
-
-
 def test_one_hot_numbers_stand_side_by_side():
     reader = ObservationPreprocessor(spaces.MultiDiscrete([2, 3], start=[0, 1]))
     read = reader(np.array([[1, 1], [0, 3]])).vectors
@@ -120,20 +99,69 @@ def test_one_hot_numbers_stand_side_by_side():
         reader(np.array([[2, 1]]))
 
 
-def test_a_joint_action_is_one_number():
+def test_a_joint_action_is_one_number_and_every_action_counts_from_its_start():
     single = adapt_action_space(spaces.MultiDiscrete([[2], [3]], start=[[0], [5]]))
     assert single.space == spaces.Discrete(6)
     found = [single.convert(action).ravel().tolist() for action in range(6)]
     assert found == [[0, 5], [0, 6], [0, 7], [1, 5], [1, 6], [1, 7]]
-
-
-def test_actions_reach_the_environment_from_their_start_on():
     env = Converted(Sampled(actions=spaces.Discrete(2, start=-1)))
     env.reset(seed=0)
     for action in range(2):
         env.step(action)
     assert env.action_space == spaces.Discrete(2)
     assert env.unwrapped.taken == [-1, 0]
+
+
+@pytest.mark.parametrize("told", ["observation", "info"])
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ("allows nothing", r"action_mask of step\(\) allows no action, and the episode goes on"),
+        ("of another length", r"action_mask of step\(\) shows \[1 1 1 1 1\]"),
+        ("of other numbers", r"action_mask.* \[1 2 0 0\]"),
+        ("missing", r"action_mask of step\(\) shows None"),
+    ],
+)
+def test_a_wrong_mask_of_actions_is_named_with_its_step(wrong, line, told):
+    make_one = functools.partial(Masked, told, wrong)
+    with pytest.raises(UserError, match=f"env: 'X': {line}"):
+        check_first_steps(make_one, "X")
+    env = vector_of(make_one, 2, seed=0, has_mask=told == "info")
+    env.reset(seed=0)
+
+    def step():
+        env.step(np.array([each.unwrapped.mask.argmax() for each in env.unwrapped.envs]))
+
+    step(), step()
+    with pytest.raises(EnvFault, match=rf"environment 0: {line}.*, in step 3 after reset\(seed="):
+        step()
+
+
+@pytest.mark.parametrize("n_entries", [3, 5])
+def test_a_mask_of_another_length_is_refused(n_entries):
+    with pytest.raises(UserError, match=f"has {n_entries} entries, and there are 4 actions"):
+        vector_of(functools.partial(Masked, n_entries=n_entries), 1, 0)
+
+
+def test_a_mask_travels_with_observations_but_is_none_of_their_numbers():
+    make_one = functools.partial(Masked, "info")
+    assert check_first_steps(make_one, "X")
+    env = vector_of(make_one, 2, seed=0, has_mask=True)
+    reader, (shown, _) = ObservationPreprocessor(env.single_observation_space), env.reset(seed=0)
+    assert reader.n_numbers == 2
+    for _ in range(7):
+        masks = reader(shown).action_masks.numpy()
+        assert masks.tolist() == [(each.unwrapped.mask > 0).tolist() for each in env.unwrapped.envs]
+        shown, _, ended, _, info = env.step(masks.argmax(1))
+    assert ended.all()
+    assert all(last["action_mask"].all() for last in info["final_obs"])  # nothing follows
+
+
+def test_a_vector_environment_has_its_mask_in_observations_alone():
+    vectors = [SyncVectorEnv([functools.partial(Masked, told)]) for told in ("observation", "info")]
+    assert "action_mask" in checked_vector(vectors[0], "X").single_observation_space.spaces
+    with pytest.raises(UserError, match="Put it there, or give a function"):
+        checked_vector(vectors[1], "X")
 
 
 def test_joint_actions_have_names_and_so_have_numbers_that_the_environment_names():
@@ -147,75 +175,64 @@ def test_joint_actions_have_names_and_so_have_numbers_that_the_environment_names
 def test_nothing_of_what_an_environment_tells_beside_is_kept():
     env = make_vector_env(config(f"{HERE}:Sampled-v0"), 0)
     env.reset(seed=0)
-    infos = [env.step(np.zeros(3, int))[4] for _ in range(4)]
-    assert infos[:3] == [{}] * 3
-    assert set(infos[3]) == {"final_obs", "_final_obs", "final_info", "_final_info"} | {
-        "episode",
-        "_episode",
-    }
-    assert infos[3]["episode"]["l"].tolist() == [4, 4, 4]  # the time limit it is registered with
-
-
-@pytest.mark.slow
-def test_processes_change_no_number():
-    one, many = (vector_of(sampled("nested"), 2, 0, processes) for processes in (False, True))
-    torch.testing.assert_close(played(many), played(one), rtol=0, atol=0)
-    many.close()
+    *infos, last = [env.step(np.zeros(3, int))[4] for _ in range(4)]
+    assert infos == [{}] * 3
+    names = ("final_obs", "final_info", "episode")
+    assert set(last) == {*names, *(f"_{name}" for name in names)}
+    assert last["episode"]["l"].tolist() == [4, 4, 4]  # the time limit it is registered with
 
 
 @pytest.mark.parametrize("in_processes", [False, True])
 def test_saved_episodes_go_on_to_the_bit(in_processes):
-    env, other = (make_vector_env(saved_config("Sampled", in_processes), n) for n in (0, 5))
+    name = f"{HERE}:Sampled-v0"
+    processes = f"env_processes={json.dumps(in_processes)}"
+    env, other = (make_vector_env(config(name, "n_envs=2", processes), n) for n in (0, 5))
+    twin = make_vector_env(config(name, "n_envs=2"), 0)  # in this process: the same numbers
     assert isinstance(env.unwrapped, AsyncVectorEnv if in_processes else SyncVectorEnv)
-    for each in (env, other):
+    for each in (env, other, twin):
         each.reset()
     for actions in ([0, 1], [1, 1], [1, 0]):  # one step before the time limit
         env.step(np.array(actions))
+        twin.step(np.array(actions))
     file = io.BytesIO()
     torch.save(env.state_dict(), file)
     file.seek(0)
     assert other.load_state_dict(torch.load(file, weights_only=True))
     for _ in range(6):
-        expected, found = (each.step(np.zeros(2, int)) for each in (env, other))
-        for one, another in zip(expected[:4], found[:4], strict=True):
-            np.testing.assert_array_equal(one, another)
+        expected, *found = (each.step(np.zeros(2, int)) for each in (env, other, twin))
+        for values in zip(expected[:4], *(each[:4] for each in found), strict=True):
+            np.testing.assert_array_equal(values[1], values[0])
+            np.testing.assert_array_equal(values[2], values[0])
     for each in (env, other):
         each.close()
 
 
-def saved_config(kind, in_processes=False):
-    processes = json.dumps(in_processes)
-    return config(f"{HERE}:{kind}-v0", "n_envs=2", f"env_processes={processes}")
-
-
-def test_arguments_reach_the_constructor(capsys):
+def test_arguments_reach_the_constructor_and_tell_settings_apart():
     values = config(f"{HERE}:Sampled-v0", 'env_args={"kind": "grey image"}')
     assert make_vector_env(values, 0).single_observation_space.shape == (1, 5, 6)
     assert {"env_args", "env_processes"} <= read_settings(values)
     assert not {"env_args", "env_processes"} & read_settings(config("popgym-RepeatFirstEasy-v0"))
-
-
-def test_settings_with_arguments_have_a_hash():
-    one, other = (config("CartPole-v1", f'env_args={{"a": {n}}}') for n in (1, 2))
-    assert len({one, other, config("CartPole-v1", 'env_args={"a": 1}')}) == 2
+    assert len({config("CartPole-v1", f'env_args={{"a": {n}}}') for n in (1, 2, 1)}) == 2
 
 
 def test_checking_first_steps_takes_a_moment_and_moves_no_random_stream():
-    n_steps = 0
+    taken = []
 
     class Slow(Sampled):
         def step(self, action):
-            nonlocal n_steps
-            n_steps += 1
+            taken.append(action)
             time.sleep(0.02)
             random.random(), np.random.random(), torch.rand(1)
             return super().step(action)
 
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    def streams():
+        numpys = np.random.get_state()[1].tolist()
+        return random.getstate(), numpys, torch.get_rng_state().tolist()
+
+    before = streams()
     check_first_steps(Slow, "Slow-v0")
-    assert 1 < n_steps < 20
-    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    assert after == before
+    assert 1 < len(taken) < 20
+    assert streams() == before
 
 
 def test_what_can_be_drawn_is_drawn_no_larger_than_a_page_needs():
@@ -246,18 +263,15 @@ def test_what_cannot_be_drawn_says_why():
         ("miner:X-v0", envs.ANY),
         ("maze", "maze"),
         ("mazes", "maze"),
+        ("mazeworld-v0", envs.ANY),  # it is registered
         ("minigrid-x", "MiniGrid-"),
         ("popgym-RepeatFirstEasy-v0", "popgym-"),
         ("Nothing", None),
     ],
 )
-def test_the_fallback_comes_last(name, part):
-    assert envs.ENVIRONMENTS.known_as(name) == part
-
-
-def test_a_registered_id_that_only_begins_like_a_suite_is_gymnasiums(monkeypatch):
+def test_the_fallback_comes_last(name, part, monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "mazeworld-v0", gymnasium.spec("CartPole-v1"))
-    assert envs.ENVIRONMENTS.known_as("mazeworld-v0") == envs.ANY
+    assert envs.ENVIRONMENTS.known_as(name) == part
 
 
 PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text(encoding="utf-8")
@@ -273,28 +287,18 @@ def mine(in_empty_folder, monkeypatch):
     gymnasium.registry.pop("Mine-v0")
 
 
-def trained_and_played(*options, **settings):
-    """Return the folder of a short run, its agent's recorded episode, and the page's text."""
-    tiny = {"device": "cpu", "n_steps": 16, "n_envs": 2, "n_rollout_steps": 8, "n_batches": 2}
-    command = [f"--var={key}={value}" for key, value in (tiny | settings).items()]
-    assert main_program.main([*command, "--var=showcase_minutes=null", "--run-id=a"]) == 0
-    (folder,) = Path("experiments").glob("*/*/a")
-    played = ["--ckpt-path", str(folder), "--n-episodes=1", "--report", *options]
-    assert eval_program.main(played) == 0
-    (recording,), (page,) = Path("episodes").rglob("*.npz"), folder.glob("*.html")
-    with np.load(recording) as arrays:
-        return folder, dict(arrays), page.read_text()
-
-
 def test_the_pages_environment_is_trained_in_and_played_from_the_current_folder(mine):
-    folder, arrays, page = trained_and_played(
-        '--var=env_args={"length": 6}', env=mine, env_args='{"length": 3}', model="CNN"
-    )
+    settings = runs.PPO | runs.CNN | {"env": mine, "env_args": '{"length": 3}', "n_steps": 32}
+    folder = runs.train_row("a", settings)
     assert folder == Path("experiments/CNN/Mine-v0/a")
     recorded = json.loads((folder / "config.json").read_text())
     assert (recorded["env"], recorded["env_args"]) == (mine, {"length": 3})
-    assert arrays["observations"].shape == (7, 3, 12, 16)
-    assert '"actions":["left","right"]' in page
+    played = ["--ckpt-path", str(folder), "--n-episodes=1", "--report"]
+    assert eval_program.main([*played, '--var=env_args={"length": 6}']) == 0
+    (recording,), (page,) = Path("episodes").rglob("*.npz"), folder.glob("*.html")
+    with np.load(recording) as arrays:
+        assert arrays["observations"].shape == (7, 3, 12, 16)
+    assert '"actions":["left","right"]' in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -303,13 +307,6 @@ def test_the_pages_environment_is_trained_in_and_played_from_the_current_folder(
 )
 def test_a_folder_is_called_by_the_id_alone(name, folder):
     assert folder_name(name) == folder
-
-
-def test_an_image_beside_numbers_is_trained_with_and_played(in_empty_folder):
-    env = {"env": f"{HERE}:Sampled-v0", "env_args": '{"kind": "nested"}'}
-    _, arrays, _ = trained_and_played(model="LSTM", **env)
-    assert arrays["observations"].shape == (4, 3, 8, 8)
-    assert arrays["vectors"].shape == (4, 8)
 
 
 def test_importing_fails_in_one_line_each_time(in_empty_folder, monkeypatch):

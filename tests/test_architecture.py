@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from utils.user_modules import OWN_PACKAGES, PROGRAMS
+
 ROOT = Path(__file__).parent.parent
 MAY_IMPORT = {
     "utils": set(),
@@ -14,7 +16,7 @@ MAY_IMPORT = {
     "trainers": {"rewards", "envs", "models", "utils"},
     "analysis": {"trainers", "rewards", "models", "envs", "utils"},
     "report": {"analysis", "trainers", "models", "utils"},
-    "helm": {"main", "trainers", "models", "envs", "utils"},
+    "helm": {"main", "analysis", "trainers", "models", "envs", "utils"},
     "main": {"report", "trainers", "models", "envs", "utils"},
     "eval": {"report", "trainers", "rewards", "envs", "utils"},
     "prepare_captions": {"models", "envs", "utils"},
@@ -67,26 +69,22 @@ def test_imports_follow_the_arrows(package, path):
 
 
 @pytest.mark.parametrize("path", [path for _, path in sources()], ids=str)
-def test_simulators_are_imported_when_used_and_in_one_place(path):
-    relative = str(path.relative_to(ROOT))
-    everywhere = {name.split(".")[0] for name in imports(path)}
-    assert {name for name in WRAPPED if name in everywhere} <= {
-        name for name, home in WRAPPED.items() if home == relative
-    }
-
-
-def test_the_trainers_know_agents_only_by_their_interface():
-    for path in {*(ROOT / "trainers").glob("*.py")} - {ROOT / "trainers" / "build.py"}:
-        assert {name for name in imports(path) if name.startswith("models")} <= {
-            "models.agent",
-            "models.caching",
-            "models.observations",
-        }
+def test_simulators_and_agents_are_imported_where_they_may_be(path):
+    relative, found = str(path.relative_to(ROOT)), set(imports(path))
+    packages = {name.split(".")[0] for name in found} & WRAPPED.keys()
+    assert {WRAPPED[name] for name in packages} <= {relative}
+    if relative.startswith("trainers/") and path.name != "build.py":  # only by their interface
+        models = {name for name in found if name.startswith("models")}
+        assert models <= {"models.agent", "models.caching", "models.observations"}
 
 
 def modules():
     found = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for _, path in sources()}
     return {name.removesuffix(".__init__"): path for name, path in found.items()}
+
+
+def test_modules_beside_which_the_users_may_stand_are_all_of_ours():
+    assert {*OWN_PACKAGES, *PROGRAMS, "helm"} == {*MAY_IMPORT}
 
 
 @pytest.mark.parametrize("story", MOST_FILES)

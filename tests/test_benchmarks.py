@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -67,9 +65,6 @@ def test_the_program_prints_its_tables_and_writes_them(tmp_path, capsys):
     ("program", "options", "told"),
     [
         (benchmarks, ["--only", "hopfeld"], "Did you mean 'hopfield'?"),
-        (training, ["--agents", "CNN-PO"], "Did you mean"),
-        (gpu, ["--rehearse", "--only", "grahp"], "Did you mean 'graph'?"),
-        (gpu, ["--rehearse", "--output", "."], "a folder"),
         (gpu, ["--rehearse", "--output", "/dev/null/page.md"], "is not a folder"),
         (gpu, ["--output", "page.md"], "finds no GPU"),
     ],
@@ -120,9 +115,3 @@ def test_a_replay_of_frames_is_filled_and_drawn_from(tmp_path, capsys, monkeypat
     assert rows["rows"] == "6,432"  # two rounds of 16 episodes of 201 rows
     assert rows["on the disk"] == f"{6432 * n_bytes / 1e9:.2f} GB"
     assert not list(tmp_path.iterdir())
-
-
-def test_the_table_of_environments_is_a_program_of_its_own():
-    command = [sys.executable, "-m", "benchmarks.environments", "TMazePassive-v0", "--seconds=0.1"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "TMazePassive-v0" in shown

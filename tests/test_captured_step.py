@@ -32,43 +32,33 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture
-def capturing(monkeypatch):
-    monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(transformer, "recorded", repeated)
-
-
 @pytest.fixture(params=["transformer_xl", "bert"])
 def folder(request, tmp_path):
     return TRANSFORMER_XL if request.param == "transformer_xl" else tiny_bert_folder(tmp_path)
 
 
-def assert_alike(memory, other):
-    """The same tokens may lie elsewhere in their rings and be summed up in another order."""
-    states = memory.state_dict(), other.state_dict()
+def assert_read_alike(model, monkeypatch, recorded, n_new=1):
+    """Compare steps recorded in this way with plain ones; return the memory of the recorded."""
+    tokens, is_first = stream(model, n_steps=30, n_new=n_new)
+    expected, found = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
+    for slots in (found.keys, found.values):
+        slots.fill_(torch.nan)  # as bad as memory that nobody has written can be
+    hidden = play(model, expected, tokens, is_first)
+    monkeypatch.setattr(LayerStack, "captures", True)
+    monkeypatch.setattr(transformer, "recorded", recorded)
+    torch.testing.assert_close(play(model, found, tokens, is_first), hidden, atol=1e-5, rtol=0)
+    # The same tokens may lie elsewhere in their rings and be summed up in another order.
+    states = expected.state_dict(), found.state_dict()
     for name in ("keys", "values", "ages"):
         torch.testing.assert_close(states[0][name], states[1][name], atol=1e-5, rtol=0)
-
-
-def spoilt(memory):
-    """Return the memory with slots as bad as memory that nobody has written can be."""
-    memory.keys.fill_(torch.nan)
-    memory.values.fill_(torch.nan)
-    return memory
+    return found
 
 
 @pytest.mark.parametrize("mem_len", [1, 6, 40])
 @pytest.mark.parametrize("n_new", [1, 3])
 def test_the_recorded_step_reads_what_the_plain_one_reads(folder, mem_len, n_new, monkeypatch):
     model = load_language_model(folder, mem_len=mem_len)
-    tokens, is_first = stream(model, n_steps=30, n_new=n_new)
-    expected, found = model.initial_memory(N_ENVS), spoilt(model.initial_memory(N_ENVS))
-    hidden = play(model, expected, tokens, is_first)
-    monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(transformer, "recorded", repeated)
-    torch.testing.assert_close(play(model, found, tokens, is_first), hidden, atol=1e-5, rtol=0)
-    assert model.captured_on(found).trusted
-    assert_alike(expected, found)
+    assert model.captured_on(assert_read_alike(model, monkeypatch, repeated, n_new)).trusted
 
 
 @pytest.mark.parametrize("n_new", [1, 3])
@@ -76,7 +66,7 @@ def test_every_step_is_the_same_work_and_no_number_is_looked_at(folder, n_new, m
     monkeypatch.setattr(transformer, "recorded", lambda work: work)
     model = load_language_model(folder, mem_len=6)
     memory = model.initial_memory(N_ENVS)
-    step = CapturedStep(model._read, torch.zeros(N_ENVS, n_new, model.width), memory, 6, 0.0)
+    step = CapturedStep(model.read, torch.zeros(N_ENVS, n_new, model.width), memory, 6, 0.0)
     seen = []
     with torch.no_grad():
         for position, ages in ((0, [0, 0, 0]), (5, [9, 0, 2]), (3, [50, 60, 70])):
@@ -88,9 +78,10 @@ def test_every_step_is_the_same_work_and_no_number_is_looked_at(folder, n_new, m
     assert not {name.split(".")[0] for name, _ in seen[0]} & LOOKS
 
 
-def test_a_step_is_recorded_once_for_a_memory(folder, capturing, monkeypatch):
+def test_a_step_is_recorded_once_for_a_memory_and_goes_with_it(folder, monkeypatch):
     model = load_language_model(folder, mem_len=6)
     works = []
+    monkeypatch.setattr(LayerStack, "captures", True)
     monkeypatch.setattr(transformer, "recorded", lambda work: works.append(work) or work)
     memory = model.initial_memory(N_ENVS)
     tokens, is_first = stream(model, n_steps=30)
@@ -103,6 +94,11 @@ def test_a_step_is_recorded_once_for_a_memory(folder, capturing, monkeypatch):
     memory.load_state_dict(memory.state_dict())
     model.step(tokens[0], memory, is_first[0])
     assert len(works) == 2
+    step = weakref.ref(model.captured_on(memory))
+    works.clear()
+    del memory
+    gc.collect()
+    assert step() is None
 
 
 def lying_from(call):
@@ -128,24 +124,6 @@ def refusing(work):
     ],
 )
 def test_a_graph_that_goes_wrong_is_given_up(folder, recorded, reason, monkeypatch, capsys):
-    model = load_language_model(folder, mem_len=6)
-    tokens, is_first = stream(model, n_steps=30)
-    expected, found = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
-    hidden = play(model, expected, tokens, is_first)
-    monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(transformer, "recorded", recorded)
-    torch.testing.assert_close(play(model, found, tokens, is_first), hidden, atol=1e-5, rtol=0)
-    assert_alike(expected, found)
+    assert_read_alike(load_language_model(folder, mem_len=6), monkeypatch, recorded)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"steps are not replayed as a CUDA graph: {reason}")
-
-
-def test_a_recorded_step_goes_with_the_memory_it_was_recorded_on(folder, capturing):
-    model = load_language_model(folder, mem_len=6)
-    memory = model.initial_memory(N_ENVS)
-    tokens, is_first = stream(model, n_steps=2)
-    model.step(tokens[0], memory, is_first[0])
-    recorded = weakref.ref(model.captured_on(memory))
-    del memory
-    gc.collect()
-    assert recorded() is None

@@ -1,9 +1,12 @@
 import hashlib
 import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.agents import small_config
 from trainers.checkpoint import (
@@ -37,25 +40,28 @@ def test_an_interrupted_write_leaves_the_earlier_checkpoint_and_no_rest(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == [LAST]
 
 
-@pytest.mark.parametrize("length", [0, 10, 100, 500, -1])
-def test_a_cut_checkpoint_is_recognised_and_the_one_before_is_used(length, tmp_path, caplog):
-    save(tmp_path, 1)
-    save(tmp_path, 2)
-    content = (tmp_path / LAST).read_bytes()
-    (tmp_path / LAST).write_bytes(content[:length])
-    assert last_checkpoint(tmp_path, 99)["env_steps"] == 1
-    assert "going on from the one before" in caplog.text
-
-
-def test_any_flipped_bit_is_recognised(tmp_path):
-    save(tmp_path, 1)
-    content = (tmp_path / LAST).read_bytes()
-    for place in range(0, len(content), 13):
-        flipped = bytearray(content)
-        flipped[place] ^= 1 << place % 8
-        (tmp_path / LAST).write_bytes(flipped)
-        with pytest.raises(UserError, match=r"damaged|not a checkpoint"):
-            load_checkpoint(tmp_path / LAST)
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 8))
+def test_a_damaged_checkpoint_is_recognised_and_never_pushes_out_the_one_before(place, bit):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for step in (1, 2):
+            save(folder, step)
+        content = bytearray((folder / LAST).read_bytes())
+        n = int(place * len(content))
+        if bit == 8:
+            del content[n:]
+        else:
+            content[n] ^= 1 << bit
+        (folder / LAST).write_bytes(content)
+        with pytest.raises(UserError, match=r"damaged|not a checkpoint|of format"):
+            load_checkpoint(folder / LAST)
+        if n < len("HELM checkpoint 004"):
+            return  # what is of another format is for another version
+        found = last_checkpoint(folder, 99)
+        assert found["env_steps"] == 1
+        give_way(folder, found)
+        save(folder, 3)
+        assert [load_checkpoint(folder / name)["env_steps"] for name in (LAST, PREVIOUS)] == [3, 1]
 
 
 def test_a_run_with_damaged_checkpoints_only_begins_anew_and_says_what_is_lost(tmp_path, caplog):
@@ -148,24 +154,9 @@ def test_another_format_is_one_line_that_says_where_it_can_be_used(number, tmp_p
             read(tmp_path / LAST)
 
 
-def test_a_folder_means_its_best_checkpoint_then_its_last(tmp_path):
-    save_checkpoint(tmp_path / LAST, {})
-    assert find_checkpoint(tmp_path).name == LAST
-    save_checkpoint(tmp_path / BEST, {})
-    assert find_checkpoint(tmp_path).name == BEST
-
-
-def test_a_damaged_checkpoint_never_pushes_out_a_good_one(tmp_path):
-    last, previous = tmp_path / LAST, tmp_path / PREVIOUS
-    for step in (1, 2):
-        save(tmp_path, step)
-    last.write_bytes(last.read_bytes()[:-1])
-    give_way(tmp_path, last_checkpoint(tmp_path, 99))
-    save(tmp_path, 3)
-    assert [load_checkpoint(path)["env_steps"] for path in (last, previous)] == [3, 1]
-
-
-def test_two_different_checkpoints_stand_at_all_times(tmp_path, monkeypatch):
+def test_two_different_checkpoints_stand_at_all_times_and_the_best_is_found_first(
+    tmp_path, monkeypatch
+):
     save(tmp_path, 1)
     save(tmp_path, 2)
     replace, seen = Path.replace, []
@@ -178,3 +169,6 @@ def test_two_different_checkpoints_stand_at_all_times(tmp_path, monkeypatch):
     save(tmp_path, 3)
     assert seen == [[2, 1], [3, 1]]
     assert load_checkpoint(tmp_path / PREVIOUS)["env_steps"] == 2
+    assert find_checkpoint(tmp_path).name == LAST
+    save_checkpoint(tmp_path / BEST, {})
+    assert find_checkpoint(tmp_path).name == BEST

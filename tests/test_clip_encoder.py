@@ -6,10 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import main as main_program
 from models import clip
 from models.clip import ClipEncoder, load_encoder
 from tests.agents import small_config
+from tests.bad_inputs.harness import in_one_line, refused, settings
 from tests.tiny_clip import tiny_clip, tiny_encoder, tiny_settings
 from utils.errors import UserError
 from utils.hub import HubError
@@ -48,14 +48,11 @@ def test_an_image_is_squashed_where_the_model_was_trained_so():
 def test_texts_get_the_features_of_open_clips_own_encoding(encoder):
     texts = ["key", "a screenshot of many doors", "a", "x" * 500]
     theirs = encoder.clip.encode_text(encoder.tokenizer(texts))
-    torch.testing.assert_close(encoder.embed_texts(texts), theirs, atol=1e-5, rtol=0)
+    ours = encoder.embed_texts(texts)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
     torch.testing.assert_close(encoder.embed_texts(["a"])[0], theirs[2], atol=1e-5, rtol=0)
-
-
-def test_texts_of_other_text_towers_are_left_to_open_clip(encoder):
-    expected = encoder.embed_texts(["a red key"])
-    encoder.clip.text_pool_type = "last"
-    assert not torch.allclose(encoder.embed_texts(["a red key"]), expected)
+    encoder.clip.text_pool_type = "last"  # another kind of tower is left to open_clip
+    assert not torch.allclose(encoder.embed_texts(texts), ours)
 
 
 def test_images_get_the_features_of_open_clips_own_encoding(encoder):
@@ -111,12 +108,8 @@ def test_a_program_in_an_archive_is_not_run(model, in_empty_folder, capsys):
     torch.jit.script(Program()).save("program.pt")
     Path("code_was_run").unlink(missing_ok=True)
     chosen = tiny_settings(model) | {"model": model, "env": "RandomMaze-v0", "device": "cpu"}
-    chosen["clip_pretrained"] = "program.pt"
-    capsys.readouterr()
-    assert main_program.main([f"--var={key}={value}" for key, value in chosen.items()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = refused(capsys, "main", settings(**chosen | {"clip_pretrained": "program.pt"}))
     assert line.startswith("program.pt: a TorchScript archive holds a program")
-    assert [path.name for path in Path().iterdir()] == ["program.pt"]
     torch.jit.load("program.pt")
     assert Path("code_was_run").exists()
 
@@ -130,16 +123,15 @@ def test_the_archives_openai_publishes_are_refused_with_what_converts_them(
         *path, last = name.split(".")
         parent = holder
         for part in path:
-            if part not in parent._modules:
+            if not hasattr(parent, part):
                 parent.add_module(part, nn.Module())
-            parent = parent._modules[part]
+            parent = getattr(parent, part)
         parent.register_buffer(last, tensor.half())
     for name in ("input_resolution", "context_length", "vocab_size"):
         holder.register_buffer(name, torch.tensor(77))
     torch.jit.script(holder).save("tiny.pt")
-    with pytest.raises(UserError, match="In Python: ") as caught:
+    with in_one_line("In Python: ") as caught:
         load_encoder("tiny-vit", "tiny.pt")
-    assert len(caught.value.lines) == 1
     exec(str(caught.value).partition("In Python: ")[2], {})
     images = torch.rand(2, 3, 32, 32)
     converted = load_encoder("tiny-vit", "tiny-weights.pt")
@@ -168,25 +160,16 @@ def published(monkeypatch):
 def test_a_tag_is_fetched_from_the_hub_with_what_belongs_to_it(published, encoder):
     from open_clip.transformer import QuickGELU
 
-    tagged, plain = load_encoder("tiny-vit"), load_encoder("tiny-vit", "plain")
-    assert published[0] == (
-        "someone/tiny",
-        "open_clip_model.safetensors",
-        "open_clip_pytorch_model.bin",
-    )
-    assert published[1] == ("someone/plain", "model.bin")
+    names = ("openai@abc", "plain")
+    tagged, plain = (load_encoder("tiny-vit", name) for name in names)
+    files = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+    assert published[:2] == [("someone/tiny@abc", *files), ("someone/plain", "model.bin")]
     assert tagged.preprocessing.mean == (0.1, 0.2, 0.3)
     for module in (tagged.clip.visual, tagged.clip.transformer):
         assert any(isinstance(part, QuickGELU) for part in module.modules())
     assert not any(isinstance(part, QuickGELU) for part in plain.clip.modules())
     images = torch.rand(1, 3, 32, 32)
     assert torch.equal(plain(images), encoder(images))
-
-
-def test_a_tag_may_name_a_revision_of_the_hub(published):
-    tagged = load_encoder("tiny-vit", "openai@abc")
-    assert published[0][0] == "someone/tiny@abc"
-    assert tagged.preprocessing.mean == (0.1, 0.2, 0.3)
     with pytest.raises(UserError, match="Did you mean 'openai'"):
         clip.check_encoder(SimpleNamespace(clip_encoder="tiny-vit", clip_pretrained="opnai@abc"))
 
@@ -196,9 +179,8 @@ def test_a_hub_out_of_reach_is_one_line_with_the_offline_choices(published, monk
         raise HubError("name not known")
 
     monkeypatch.setattr(clip, "hub_file", unreachable)
-    with pytest.raises(UserError, match=r"grid-clip.*clip_pretrained=FILE") as caught:
+    with in_one_line(r"grid-clip.*clip_pretrained=FILE"):
         load_encoder("tiny-vit")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -213,9 +195,8 @@ def test_a_hub_out_of_reach_is_one_line_with_the_offline_choices(published, monk
 )
 def test_an_encoder_that_is_not_there_is_one_line(name, pretrained, line):
     tiny_clip()
-    with pytest.raises(UserError, match=line) as caught:
+    with in_one_line(line):
         clip.check_encoder(small_config(clip_encoder=name, clip_pretrained=pretrained))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", ["other model", "text", "tensors"])
@@ -227,6 +208,5 @@ def test_a_foreign_file_is_one_line(content, tmp_path):
         torch.save({"weight": torch.zeros(3)}, path)
     else:
         path = tiny_clip("tiny-resnet")
-    with pytest.raises(UserError, match="these are not the weights of tiny-vit") as caught:
+    with in_one_line("these are not the weights of tiny-vit"):
         ClipEncoder("tiny-vit", str(path))
-    assert "\n" not in str(caught.value)

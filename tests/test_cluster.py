@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from sweeps import jobs
-from sweeps.jobs import attempt, last_line, ray_pool
+from sweeps.jobs import attempt, ray_pool
 from utils.errors import UserError
 
 PATIENCE = 60.0
@@ -40,35 +40,31 @@ def wait_for(path):
     return path.exists()
 
 
-def test_a_run_is_begun_with_its_settings_and_environment(tmp_path):
-    ending = attempted(
-        tmp_path,
-        "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], 'PATH' in os.environ)",
-        OMP_NUM_THREADS="3",
+def test_a_run_is_begun_with_its_settings_and_environment_and_goes_on_where_it_has_a_folder(
+    tmp_path,
+):
+    program = "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'])"
+    begun = "['--config', 'a.json', '--run-id', 'a'] 3"
+    assert (
+        attempted(tmp_path, f"{program}; assert 'PATH' in os.environ", OMP_NUM_THREADS="3") == begun
     )
-    assert ending == "['--config', 'a.json', '--run-id', 'a'] 3 True"
-
-
-def test_a_run_that_has_a_folder_goes_on(tmp_path):
     (tmp_path / "runs/a").mkdir(parents=True)
-    ending = attempted(tmp_path, "import sys; print(sys.argv[1:])")
-    assert ending == "['--resume', 'runs/a']"
+    assert attempted(tmp_path, program, OMP_NUM_THREADS="4") == "['--resume', 'runs/a'] 4"
+    assert begun in (tmp_path / "a.log").read_text()  # attempts add to it
 
 
-def test_a_failure_is_told_by_its_last_line_and_a_kill_by_its_signal(tmp_path):
-    program = "import sys; print('disk full'); print(); sys.exit(1)"
-    assert attempted(tmp_path, program) == "disk full"
-    assert attempted(tmp_path, "import os; os.kill(os.getpid(), 9)") == "killed by SIGKILL"
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("import sys; print('a'); print(' disk full '); print(); sys.exit(1)", "disk full"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+    ],
+)
+def test_an_attempt_is_told_by_its_last_line_and_a_kill_by_its_signal(program, told, tmp_path):
+    assert attempted(tmp_path, program) == told
 
 
-def test_attempts_add_to_the_log(tmp_path):
-    for word in ("first", "second"):
-        attempted(tmp_path, f"print('{word} words')")
-    assert "first words" in (tmp_path / "a.log").read_text()
-    assert last_line(tmp_path / "a.log") == "second words"
-
-
-def test_a_run_saves_and_ends_once_it_is_asked_to(tmp_path):
+def test_a_run_saves_and_ends_once_it_is_asked_to_and_none_is_begun_then(tmp_path):
     def ask():
         assert wait_for(tmp_path / "ready")
         (tmp_path / "stop").touch()
@@ -78,12 +74,9 @@ def test_a_run_saves_and_ends_once_it_is_asked_to(tmp_path):
     attempted(tmp_path, WAITING_RUN)
     thread.join()
     assert (tmp_path / "saved").exists()
-
-
-def test_nothing_is_begun_once_all_is_to_end(tmp_path):
-    (tmp_path / "stop").touch()
+    (tmp_path / "ready").unlink()
     assert attempted(tmp_path, WAITING_RUN) == "not begun"
-    assert not (tmp_path / "a.log").exists()
+    assert not (tmp_path / "ready").exists()
 
 
 def test_a_run_saves_and_ends_when_its_worker_is_killed(tmp_path):
@@ -95,12 +88,6 @@ def test_a_run_saves_and_ends_when_its_worker_is_killed(tmp_path):
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)
     assert wait_for(tmp_path / "saved")
-
-
-@pytest.mark.parametrize(("text", "line"), [("", ""), ("\n\n", ""), ("a\n b \n\n", "b")])
-def test_the_last_line_is_the_last_that_says_something(tmp_path, text, line):
-    (tmp_path / "log").write_text(text)
-    assert last_line(tmp_path / "log") == line
 
 
 def job(name):

@@ -28,18 +28,17 @@ def run(*arguments, **options):
 
 @pytest.mark.slow
 @needs_full_device
-def test_what_cannot_be_printed_is_one_line(in_empty_folder):
+@pytest.mark.parametrize(
+    ("option", "stream", "status", "said"),
+    [
+        ("--print-config", "stdout", 1, "standard output: No space left on device\n"),
+        ("--no-such-option", "stderr", 2, None),  # nobody can be told
+    ],
+)
+def test_a_full_stream_is_one_line_or_an_exit_status(option, stream, status, said, in_empty_folder):
     with FULL.open("wb") as full:
-        ended = run("--print-config", stdout=full, stderr=subprocess.PIPE)
-    assert ended.stderr == "standard output: No space left on device\n"
-    assert ended.returncode == 1
-
-
-@pytest.mark.slow
-@needs_full_device
-def test_a_mistake_nobody_can_be_told_of_keeps_its_exit_status(in_empty_folder):
-    with FULL.open("wb") as full:
-        assert run("--no-such-option", stderr=full).returncode == 2
+        ended = run(option, **({"stderr": subprocess.PIPE} | {stream: full}))
+    assert (ended.stderr, ended.returncode) == (said, status)
 
 
 @pytest.mark.slow
@@ -141,28 +140,24 @@ def test_a_signal_while_a_program_loads_prints_no_traceback(number, status, tmp_
     assert (ended.returncode, ended.stderr) == (status, b"")
 
 
-def test_signals_are_set_for_programs_only():
-    root = Path(main_program.__file__).parent
-    assert starting.is_started(str(root / "main.py"))
-    assert starting.is_started(str(root / "analysis" / "__main__.py"))
-    assert not starting.is_started(str(root / "tests" / "faults.py"))
-    assert starting.is_started("/somewhere/bin/helm-train")
-    assert not starting.is_started(None)
-    assert signal.getsignal(signal.SIGINT) is not signal.SIG_DFL
-
-
 @pytest.mark.parametrize(
-    ("started", "words"),
+    ("started", "is_program", "words"),
     [
-        ("/somewhere/bin/helm-sweep", ["helm-eval"]),
-        (str(ROOT / "main.py"), ["python", str(ROOT / "eval.py")]),
-        ("main.py", ["python", "eval.py"]),
-        ("/somewhere/main.py", ["python", "eval.py"]),
+        ("/somewhere/bin/helm-sweep", True, ["helm-eval"]),
+        (str(ROOT / "main.py"), True, ["python", str(ROOT / "eval.py")]),
+        (str(ROOT / "analysis" / "__main__.py"), True, None),
+        (str(ROOT / "tests" / "faults.py"), False, None),
+        ("main.py", None, ["python", "eval.py"]),
+        ("/somewhere/main.py", None, ["python", "eval.py"]),
     ],
 )
-def test_what_to_type_is_told_as_it_was_typed(started, words, monkeypatch):
+def test_a_program_has_its_signals_set_and_tells_what_to_type(
+    started, is_program, words, monkeypatch
+):
     monkeypatch.setattr(sys, "argv", [started])
-    assert starting.cli_command("eval.py") == words
+    assert is_program in (None, starting.is_started(started))
+    assert words in (None, starting.cli_command("eval.py"))
+    assert not starting.is_started(None)
 
 
 def test_what_is_installed_is_what_there_is():

@@ -8,6 +8,7 @@ import pytest
 
 import main
 from envs import check_env_name
+from models import AGENTS as MODELS
 from models import agent_class
 from models.agent import Agent
 from tests.golden_data import GOLDEN
@@ -24,9 +25,6 @@ PATHS = sorted(CONFIGS.rglob("config.json"))
 NAMES = [str(path.relative_to(CONFIGS.parent)) for path in PATHS]
 MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
 CURIOUS = [name for name in NAMES if "/KeyCorridorS3R3/" in name]
-POPGYM = [name for name in NAMES if "/POPGym/" in name]
-CRAFTER = [name for name in NAMES if "/Crafter/" in name and "/ELLM-" not in name]
-ELLM = [name for name in NAMES if "/ELLM-" in name]
 AS_RUN = [name for name in NAMES if "-as-run/" in name]
 # An agent of Ni et al. 2023 has these beside its budget: T-Mazes, then tasks of images.
 NETWORKS = {
@@ -35,24 +33,11 @@ NETWORKS = {
     ("SAC", "LSTM"): {"memory_width": 128, "observation_embedding": 100, "action_embedding": 0},
     ("SAC", "GPT"): {"memory_width": 100, "observation_embedding": 100, "action_embedding": 0},
 }
-OF_EVERY_RUN = {
-    "n_envs": 1,
-    "learning_rate": 3e-4,
-    "gamma": 0.99,
-    "tau": 0.005,
-    "batch_size": 64,
-    "context_length": -1,
-    "warmup_episodes": 10,
-    "replay_ratio": 0.25,
-    "head_width": 256,
-    "memory_layers": 1,
-}
-OF_SAC = {
-    "shared_encoder": True,
-    "freeze_critic": True,
-    "temperature": 0.1,
-    "learn_temperature": False,
-}
+OF_EVERY_RUN = {"n_envs": 1, "learning_rate": 3e-4, "gamma": 0.99, "tau": 0.005}
+OF_EVERY_RUN |= {"batch_size": 64, "context_length": -1, "warmup_episodes": 10}
+OF_EVERY_RUN |= {"replay_ratio": 0.25, "head_width": 256, "memory_layers": 1}
+OF_SAC = {"shared_encoder": True, "freeze_critic": True}
+OF_SAC |= {"temperature": 0.1, "learn_temperature": False}
 OF_GPT = {"memory_heads": 1, "memory_dropout": 0.1, "memory_positions": "sinusoidal"}
 AGENTS = ("LSTM", "GPT")
 ENCODERS = {"HELMv2": "RN50", "SHELM": "ViT-B-16"}
@@ -98,25 +83,30 @@ def test_curious_experiments_differ_in_nothing_but_their_curiosity():
     assert plain["curiosity"] is None
     assert {each["curiosity"] for each in others} == {"RND", "NovelD"}
     for each in others:
-        assert {k for k in each if each[k] != plain[k]} == {"curiosity", "curiosity_features"}
+        own = {"noveld_first_visit"} if each["curiosity"] == "NovelD" else set()
+        assert {k for k in each if each[k] != plain[k]} == {"curiosity", "curiosity_features"} | own
 
 
-def test_popgym_has_a_memoryless_twin_beside_every_memory_and_all_learn_alike():
-    configs = [dataclasses.asdict(load_config(CONFIGS.parent / name)) for name in POPGYM]
-    assert [config["model"] for config in configs] == ["CNN", "GPT", "HELM", "LSTM"]
-    shared = {"env", "n_steps", "n_envs", "learning_rate", "ent_coef"}
-    assert len({tuple(config[key] for key in sorted(shared)) for config in configs}) == 1
+TRAINED = {name for name in MODELS.places if hasattr(agent_class(name), "memory_class")}
 
 
-def test_crafter_has_the_same_agents_in_both_games():
-    games = {"Crafter-v1": 1_000_000, "CrafterText-v0": 200_000}
-    configs = [load_config(CONFIGS.parent / name) for name in CRAFTER]
-    found = {(config.env, config.model): config.n_steps for config in configs}
-    agents = ("CNN", "HELM", "LSTM")
-    assert found == {(game, agent): n for game, n in games.items() for agent in agents}
+@pytest.mark.parametrize(
+    ("place", "models", "env", "n_steps"),
+    [
+        ("POPGym", TRAINED | {"HELM"}, "popgym-RepeatPreviousEasy-v0", 15_000_000),
+        ("Crafter/Crafter", {"CNN", "HELM", "LSTM"}, "Crafter-v1", 1_000_000),
+        ("Crafter/CrafterText", {"CNN", "HELM", "LSTM"}, "CrafterText-v0", 200_000),
+    ],
+)
+def test_agents_that_are_compared_learn_alike(place, models, env, n_steps):
+    paths = [path for path in (CONFIGS / place).glob("*/config.json") if "ELLM" not in str(path)]
+    configs = [load_config(path) for path in paths]
+    assert sorted(config.model for config in configs) == sorted(models)
+    assert {(config.env, config.n_steps) for config in configs} == {(env, n_steps)}
+    assert len({(each.n_envs, each.learning_rate, each.ent_coef) for each in configs}) == 1
 
 
-@pytest.mark.parametrize("name", ELLM)
+@pytest.mark.parametrize("name", [name for name in NAMES if "/ELLM-" in name])
 def test_ellm_has_the_settings_of_the_originals_commands(name):
     config = dataclasses.asdict(load_config(CONFIGS.parent / name))
     mode = name.split("ELLM-")[1].split("/")[0]
@@ -134,51 +124,33 @@ def test_every_published_cell_of_the_memory_tasks_has_both_agents():
 
 @pytest.mark.parametrize("model", AGENTS)
 @pytest.mark.parametrize("row", BUDGETS, ids=lambda row: f"{row['env']}-{row['length']}")
-def test_a_memory_task_has_its_published_budget(row, model):
+def test_a_memory_task_has_its_published_budget_and_networks(row, model):
     length, n_steps = int(row["length"]), int(row["episode_length"])
     task = row["env"].removesuffix("-v0")
     config = load_config(CONFIGS / "MemoryRL" / f"{task}-{length}" / model / "config.json")
-    assert (config.env, config.model, config.length) == (row["env"], model, length)
-    assert config.n_steps == (config.warmup_episodes + int(row["train_episodes"])) * n_steps
-    every, n_episodes = (10, 10) if "TMaze" in task else (50, 20)
-    assert (config.eval_steps, config.eval_episodes) == (every * n_steps, n_episodes)
+    is_maze = "TMaze" in task
+    every, n_episodes = (10, 10) if is_maze else (50, 20)
+    expected = {"env": row["env"], "model": model, "length": length}
+    expected |= {"n_steps": (config.warmup_episodes + int(row["train_episodes"])) * n_steps}
+    expected |= {"eval_steps": every * n_steps, "eval_episodes": n_episodes}
+    algorithm = expected["algorithm"] = "DQN" if is_maze else "SAC"
+    expected |= OF_EVERY_RUN | NETWORKS[algorithm, model]
+    expected |= {"epsilon_final": None, "exploration_fraction": 0.1} if is_maze else OF_SAC
     if model == "GPT":  # the first step is seen from the last
-        assert config.mem_len == n_steps
+        expected |= OF_GPT | {"mem_len": n_steps}
+    if "VisualMatch" in task:
+        expected |= {"door_order": "environment"}
+    assert {key: getattr(config, key) for key in expected} == expected
 
 
-@pytest.mark.parametrize("name", MEMORY_TASKS)
-def test_an_agent_of_a_memory_task_has_its_published_networks(name):
-    config = dataclasses.asdict(load_config(CONFIGS.parent / name))
-    algorithm, model = config["algorithm"], config["model"]
-    assert algorithm == ("DQN" if "TMaze" in name else "SAC")
-    expected = OF_EVERY_RUN | NETWORKS[algorithm, model]
-    expected |= (
-        OF_SAC if algorithm == "SAC" else {"epsilon_final": None, "exploration_fraction": 0.1}
-    )
-    expected |= OF_GPT if model == "GPT" else {}
-    expected |= {"door_order": "environment"} if "VisualMatch" in name else {}
-    assert {key: config[key] for key in expected} == expected
-
-
-def test_the_list_shows_every_file(capsys):
+def test_the_list_shows_every_file_and_marks_the_mem_len_that_the_released_code_ignored(capsys):
     assert main.main(["--list-configs"]) == 0
     printed = capsys.readouterr().out
-    assert all(name in printed for name in NAMES)
-    assert "25,000,000" in printed
-    assert "  GPT, DQN " in printed
-
-
-def test_the_list_marks_the_mem_len_that_the_released_code_ignored(capsys):
-    main.main(["--list-configs"])
-    *rows, _, note, more, _ = capsys.readouterr().out.splitlines()
-    marked = {row.split()[0] for row in rows if row.endswith("*")}
-    helm = [row for row in PUBLISHED.values() if row["model"] in ("HELM", "HELMv2")]
-    ignored = {
-        name
-        for name, row in PUBLISHED.items()
-        if row["model"] in ("HELM", "HELMv2") and row["mem_len"] != "511"
-    }
-    assert (len(marked), len(helm)) == (28, 32)
-    assert marked == ignored
+    assert all(name in printed for name in (*NAMES, "25,000,000", "  GPT, DQN "))
+    *rows, _, note, more, _ = printed.splitlines()
+    helm = {name: row for name, row in PUBLISHED.items() if row["model"] in ("HELM", "HELMv2")}
+    ignored = {name for name, row in helm.items() if row["mem_len"] != "511"}
+    assert {row.split()[0] for row in rows if row.endswith("*")} == ignored
+    assert 0 < len(ignored) < len(helm)
     assert "ignored mem_len for HELM and HELMv2 and ran 511" in note
     assert "--var mem_len=511 or a file named -as-run" in more

@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -8,19 +6,19 @@ from envs import continuous_recognition
 from envs.continuous_recognition import (
     COLOURS,
     EPISODE_PICTURES,
+    NAME,
     NEW,
     OLD,
     draw_stream,
     drawn_objects,
     read_pictures,
 )
+from tests.agents import small_config
 from utils.errors import UserError
 
 
 def make(n_envs, seed=0, recognition_stimuli=None):
-    config = SimpleNamespace(
-        env=continuous_recognition.NAME, n_envs=n_envs, recognition_stimuli=recognition_stimuli
-    )
+    config = small_config(env=NAME, n_envs=n_envs, recognition_stimuli=recognition_stimuli)
     return continuous_recognition.make(config, seed)
 
 
@@ -91,22 +89,14 @@ def test_a_perfect_memory_is_always_right():
         seen = set() if terminated.any() else seen | set(shown)
 
 
-def test_there_are_hundreds_of_pictures_each_unlike_the_others():
+def test_there_are_hundreds_of_pictures_each_unlike_the_others_and_like_its_name():
     names, pictures = drawn_objects(80)
     assert pictures.shape == (len(names), 3, 80, 80)
     assert pictures.dtype == np.uint8
-    assert len(set(names)) == len(names) >= 200
-    assert len({picture.tobytes() for picture in pictures}) == len(names)
-
-
-def test_a_name_says_what_is_seen():
-    names, pictures = drawn_objects(80)
-    ring = pictures[names.index("red ring")]
-    np.testing.assert_array_equal(ring[:, 40, 40], 255)
-    np.testing.assert_array_equal(ring[:, 40, 15], COLOURS["red"])
-    striped = pictures[names.index("striped blue star")]
-    solid = pictures[names.index("blue star")]
-    n_blue = [
-        (p == np.array(COLOURS["blue"])[:, None, None]).all(0).sum() for p in (striped, solid)
-    ]
-    assert 0 < n_blue[0] < n_blue[1]
+    assert len(set(names)) == len({picture.tobytes() for picture in pictures}) >= 200
+    of = dict(zip(names, pictures, strict=True))
+    np.testing.assert_array_equal(of["red ring"][:, 40, 40], 255)
+    np.testing.assert_array_equal(of["red ring"][:, 40, 15], COLOURS["red"])
+    blue = np.array(COLOURS["blue"])[:, None, None]
+    striped, solid = ((of[n] == blue).all(0).sum() for n in ("striped blue star", "blue star"))
+    assert 0 < striped < solid

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -27,6 +26,7 @@ from envs.crafter.sentences import said as said_of
 from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, constants, material_at, target
 from envs.episodes import checksum, episode_seed
 from envs.vector import EpisodeStatistics
+from tests.agents import small_config
 from tests.crafter_worlds import add_things, their_game, world_of
 from tests.golden_data import GOLDEN
 
@@ -35,16 +35,9 @@ OBJECT = ("kind", "position", "health", "timer", "facing")
 CRAFTER, TEXT = "Crafter-v1", "CrafterText-v0"
 
 
-def settings(env=TEXT, n_envs=2, **changes):
-    own = {"crafter_length": None, "crafter_actions": "all", "crafter_image": "gray"}
-    own |= {"use_text": True, "terminate_on_death": True, "crafter_captions": "world"}
-    return SimpleNamespace(env=env, n_envs=n_envs, **(own | changes))
-
-
-def make(seed=0, **changes):
-    config = settings(**changes)
-    module = crafter if config.env == CRAFTER else CrafterText
-    return module.make(config, seed)
+def make(seed=0, env=TEXT, n_envs=2, **changes):
+    module = crafter if env == CRAFTER else CrafterText
+    return module.make(small_config(env=env, n_envs=n_envs, **changes), seed)
 
 
 def arrays_of(name):
@@ -212,58 +205,42 @@ def random_actions(env, n_steps, seed=0):
 
 @pytest.mark.slow
 def test_the_unmodified_game_is_the_packages_day_and_night(monkeypatch):
-    seed = 10
-    env = make(seed, env=CRAFTER, n_envs=1)
+    seed, n_envs = 10, 3
+    env = make(seed, env=CRAFTER, n_envs=n_envs)
     images, _ = env.reset(seed=seed)
-    theirs = their_game(monkeypatch, episode_seed(seed, 0, 0))
-    np.testing.assert_array_equal(images[0], theirs.reset().transpose(2, 0, 1))
-    lights, slept, n_ends = [], False, 0
-    for step, action in enumerate(random_actions(env, 300)[:, 0]):
-        action = 6 if 170 < step < 240 else int(action)  # sleep
-        image, reward, over, _ = theirs.step(action)
-        images, rewards, terminated, truncated, info = env.step(np.array([action]))
-        shown = info["final_obs"][0] if over else images[0]
-        np.testing.assert_array_equal(shown, image.transpose(2, 0, 1), f"step {step}")
-        assert rewards[0] == np.float32(reward)
-        assert (terminated | truncated)[0] == over
-        lights.append(theirs._world.daylight)
-        slept |= theirs._player.sleeping
-        if over:
-            n_ends += 1
-            theirs = their_game(monkeypatch, episode_seed(seed, 0, n_ends))
-            np.testing.assert_array_equal(images[0], theirs.reset().transpose(2, 0, 1))
-    assert min(lights) < 0.2
-    assert slept
-    assert n_ends
-
-
-@pytest.mark.slow
-def test_worlds_and_creatures_of_many_seeds_are_the_packages(monkeypatch):
-    env = make(100, env=CRAFTER, n_envs=3)
-    env.reset(seed=100)
-    games, episodes = [None] * 3, [-1] * 3
+    games, n_begun, lights, slept = [None] * n_envs, [0] * n_envs, [], False
 
     def begin(row):
-        episodes[row] += 1
-        seed = episode_seed(100, row, episodes[row])
-        games[row] = their_game(monkeypatch, seed, is_seen=False)
-        games[row].reset()
+        games[row] = their_game(monkeypatch, episode_seed(seed, row, n_begun[row]))
+        n_begun[row] += 1
+        np.testing.assert_array_equal(images[row], games[row].reset().transpose(2, 0, 1))
 
-    for row in range(3):
+    for row in range(n_envs):
         begin(row)
-    for actions in random_actions(env, 150):
-        env.step(actions)
-        for row in range(3):
-            if games[row].step(actions[row])[2]:
+    for step, actions in enumerate(random_actions(env, 300)):
+        actions[0] = 6 if 170 < step < 240 else actions[0]  # sleep
+        images, rewards, terminated, truncated, info = env.step(actions)
+        for row, game in enumerate(games):
+            image, reward, over, _ = game.step(actions[row])
+            shown = info["final_obs"][row] if over else images[row]
+            np.testing.assert_array_equal(shown, image.transpose(2, 0, 1), f"step {step}")
+            assert rewards[row] == np.float32(reward)
+            assert (terminated | truncated)[row] == over
+            lights.append(game._world.daylight)
+            slept |= game._player.sleeping
+            if over:
                 begin(row)
-            game = games[row]
+                continue
             world, theirs = env.worlds[row], game._world
             np.testing.assert_array_equal(world["materials"], theirs._mat_map)
-            found = zip(world["x"], world["y"], strict=True)
+            found = list(zip(world["x"], world["y"], strict=True))
             expected = [tuple(thing.pos) for thing in theirs.objects]
-            assert list(found)[: world["n_things"]] == expected
+            assert found[: world["n_things"]] == expected
             assert world["inventory"].tolist() == list(game._player.inventory.values())
             assert world["words"].tolist() == theirs.random.get_state()[1].tolist()
+    assert min(lights) < 0.2
+    assert slept
+    assert sum(n_begun) > n_envs
 
 
 def observed(env, n_steps, seed=0):
@@ -277,6 +254,7 @@ def observed(env, n_steps, seed=0):
     return n_ends, found
 
 
+@pytest.mark.slow
 def test_a_saved_game_goes_on_to_the_bit_through_the_night():
     env = EpisodeStatistics(make(5, crafter_length=190, terminate_on_death=False), TEXT)
     env.reset(seed=5)
@@ -318,8 +296,9 @@ def test_info_tells_of_the_step_and_of_the_states_before_and_after_a_reset():
     env = make(crafter_length=3)
     env.reset(seed=0)
     chop = ALL_ACTIONS.index("chop grass")
-    for _ in range(2):
-        env.step(np.array([0, chop]))
+    env.step(np.array([0, chop]))
+    info = env.step(np.array([ALL_ACTIONS.index("move left"), chop]))[-1]
+    assert info["around_target"][0][2][1] == "player"  # east of the cell that is faced
     observation, *_, truncated, info = env.step(np.array([0, chop]))
     assert truncated.all()
     assert info["phrase"].tolist() == ["do nothing", "chop grass"]
@@ -329,17 +308,8 @@ def test_info_tells_of_the_step_and_of_the_states_before_and_after_a_reset():
         assert info["final_obs"][row]["caption"] == " ".join(filter(None, last))
         assert env.single_observation_space.contains(info["final_obs"][row])
         assert info["scene"][row] in observation["caption"][row]
-        assert info["around_target"][row][0][1] is not None
+        assert {name for column in info["around_target"][row] for name in column} <= {*NAMES, None}
     assert info["items"].tolist() == [{}, {}]
-
-
-def test_the_cells_around_the_target_are_named_as_they_are_after_the_step():
-    env = make(n_envs=1)
-    env.reset(seed=0)
-    info = env.step(np.array([ALL_ACTIONS.index("move left")]))[-1]
-    around = info["around_target"][0]
-    assert around[2][1] == "player"  # east of the cell that is faced
-    assert {name for column in around for name in column} <= {*NAMES, None}
 
 
 def test_where_dying_is_off_an_episode_goes_on():
@@ -353,7 +323,7 @@ def test_where_dying_is_off_an_episode_goes_on():
 
 
 def test_achievements_are_counted_by_episode_and_over_the_run():
-    env = make_vector_env(settings(crafter_length=4), 0)
+    env = make_vector_env(small_config(env=TEXT, n_envs=2, crafter_length=4), 0)
     env.reset(seed=0)
     assert env.metrics()["rollout/achievements_total"] == 0
     assert np.isnan(env.metrics()["rollout/achievements_mean"])
@@ -372,33 +342,27 @@ def test_achievements_are_counted_by_episode_and_over_the_run():
 
 
 def test_a_larger_picture_shows_every_world_and_draws_nothing_from_its_dice():
-    env = make(n_envs=2, env=CRAFTER)
-    env.reset(seed=0)
-    env.worlds["daylight"] = 0.2
-    before = [env._generators[row].bit_generator.state for row in range(2)]
+    env, twin = (make(n_envs=2, env=CRAFTER) for _ in range(2))
+    for each in (env, twin):
+        each.reset(seed=0)
+        each.worlds["daylight"], each.worlds["steps"] = 0.2, 209  # the night is near
     pictures = env.render()
     assert [picture.shape for picture in pictures] == [(144, 144, 3)] * 2
     assert (pictures[0] != pictures[1]).any()
-    assert [env._generators[row].bit_generator.state for row in range(2)] == before
+    shown, expected = (each.step(np.zeros(2, int))[0] for each in (env, twin))
+    np.testing.assert_array_equal(shown, expected)  # and the night's noise in them
 
 
-def test_compiled_code_lies_in_a_folder_of_its_sources(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = compilation._folder()
-    assert Path(folder).is_relative_to(tmp_path / "helm" / "crafter")
-    monkeypatch.setattr(compilation, "FOLDER", folder)
-    before = config.CACHE_DIR
-    assert compilation.compiled(_twice)(21) == 42
-    assert before == config.CACHE_DIR
-    assert list(Path(folder).rglob("*_twice*.nbi"))
-
-
-def test_whoever_has_to_wait_for_the_compiler_is_told_once(monkeypatch, tmp_path, caplog):
+def test_compiled_code_has_a_folder_and_the_wait_for_it_is_told_once(monkeypatch, tmp_path, caplog):
+    assert Path(compilation.FOLDER).parts[-3:-1] == ("helm", "crafter")
     monkeypatch.setattr(compilation, "FOLDER", str(tmp_path))
+    before = config.CACHE_DIR
     compilation.tell_of_compiling()
     assert "compiling the rules of Crafter" in caplog.text
     caplog.clear()
     assert compilation.compiled(_twice)(21) == 42
+    assert before == config.CACHE_DIR
+    assert list(tmp_path.rglob("*_twice*.nbi"))
     compilation.tell_of_compiling()
     assert caplog.text == ""
 

@@ -5,7 +5,11 @@ from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from models.agent import Transitions
+from models.observations import ObservationBatch, Observations
 from rewards.curiosity import (
     ActivePretraining,
     AptSettings,
@@ -106,11 +110,15 @@ def seen(**kinds):
 def test_what_has_been_learned_from_is_less_novel_than_what_has_not():
     torch.manual_seed(1)
     known, unknown = torch.randn(20, 6), torch.randn(20, 6)
-    curiosity = rnd({"vectors": (6,)})
+    curiosity, taken = rnd({"vectors": (6,)}), []
     for _ in range(100):
         curiosity.learn(*seen(vectors=known), torch.zeros(20))
     rewards = curiosity.rewards(*seen(vectors=torch.cat((known, unknown))))
     assert rewards[20:].mean() > 5 * rewards[:20].mean()
+    curiosity.optimizer.register_step_post_hook(lambda *_: taken.append(1))
+    curiosity.n_batches = 50  # there are as many parts as steps at most
+    curiosity.learn(*seen(vectors=known), torch.zeros(20))
+    assert len(taken) == 20
 
 
 def test_text_counts_with_its_weight_in_the_reward_alone():
@@ -134,15 +142,11 @@ def apt(**changes):
 def test_neighbours_are_looked_for_in_groups_of_a_large_batch():
     rows = torch.randn(20, 4)
     small, large = (apt(apt_group=n, apt_neighbours=5) for n in (7, 20))
-    assert large.rewards(*seen(vectors=rows)).shape == (20,)
-    assert large.statistics.count == pytest.approx(20 * 5, abs=1e-3)
+    for curiosity in (small, large):
+        assert curiosity.rewards(*seen(vectors=rows)).shape == (20,)
+        assert curiosity.statistics.count == pytest.approx(20 * 5, abs=1e-3)
     # Three groups of seven at most: distances are larger where fewer are near.
-    small.rewards(*seen(vectors=rows))
-    assert small.statistics.count == pytest.approx(20 * 5, abs=1e-3)
     assert small.statistics.mean > large.statistics.mean
-
-
-def test_steps_that_are_all_alike_are_paid_nothing():
     assert apt().rewards(*seen(vectors=torch.ones(16, 4))).tolist() == [0.0] * 16
 
 
@@ -159,9 +163,33 @@ def test_the_papers_icm_learns_which_action_was_taken_and_what_comes_of_it():
     assert curiosity.losses(*steps)["inverse_loss"] < 0.1
 
 
-def test_a_batch_is_cut_into_as_many_parts_as_there_are_steps_at_most():
-    curiosity, taken = rnd({"vectors": (4,)}), []
-    curiosity.n_batches = 8
-    curiosity.optimizer.register_step_post_hook(lambda *_: taken.append(1))
-    curiosity.learn(*seen(vectors=torch.randn(5, 4)), torch.zeros(5))
-    assert len(taken) == 5
+STEPS = st.lists(st.tuples(st.booleans(), *[st.integers(0, 3)] * 2), min_size=2)
+
+
+@given(STEPS, st.integers(0, 9))
+def test_noveld_can_pay_the_first_visit_in_an_episode_alone(course, cut):
+    """Each step of two environments: whether an episode begins, its first number, the next."""
+    seen, following, expected, visited = [], [], [], [set(), set()]
+    course = [(n < 2 or begins, *shown) for n, (begins, *shown) in enumerate(course * 2)]
+    for number, (begins, first, reached) in enumerate(course):
+        env = number % 2
+        seen.append(first if begins else following[number - 2])
+        following.append(reached)
+        visited[env] = {first} if begins else visited[env]
+        expected.append(float(reached not in visited[env]))
+        visited[env].add(reached)
+    found, state = [], None
+    for rows in (slice(0, 2 * cut), slice(2 * cut, None)):  # two rollouts, saved in between
+        config = settings(NovelDSettings, noveld_first_visit=True)
+        reward = NovelD(config, {"vectors": Distillation((1,), [1])}, None)
+        if state is not None:
+            reward.load_state_dict(state)
+        shown = torch.tensor(seen[rows] + following[rows], dtype=torch.float32)[:, None]
+        is_first = torch.tensor([step[0] for step in course[rows]]).bool()
+        batch = ObservationBatch(Observations(vectors=shown))
+        is_first = is_first.view(len(is_first) // 2, 2)
+        paid = torch.ones(is_first.numel())
+        steps = Transitions(batch, shown, paid.long(), paid, is_first)
+        found += reward.restricted(paid, steps).tolist()
+        state = reward.state_dict()
+    assert found == expected

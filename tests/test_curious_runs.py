@@ -2,6 +2,7 @@
 
 import math
 import signal
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -99,7 +100,11 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
         learner.reward.features_of = reward.features_of
         context, actions = torch.zeros(4, 2, 0), zeros.long()
         told = shown(images), is_first, is_first.long(), context, actions, zeros, zeros, mask
-        changed, _ = learner._rewarded(SequenceBatch(*told))
+        learner.replay, learner.n_owed = MagicMock(), 1
+        learner.replay.sample.return_value = SequenceBatch(*told)
+        learner.learn = Mock(return_value={})
+        learner.update(0.0)
+        (changed,) = learner.learn.call_args.args
         outcomes.append((changed.rewards, learner.reward.state_dict()))
     assert runs.same(*outcomes)
     rewards = outcomes[0][0]

@@ -1,6 +1,7 @@
 """ELLM and EllmDQN against the original: features, values, targets, gradients, parameters."""
 
 import dataclasses
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 
 from models.ellm import Ellm
 from models.observations import AgentInput, Observations, SentenceTable, SentenceVectors
-from tests import golden_data
+from tests import golden_data, runs
+from trainers import ellm_dqn
 from trainers.ellm_dqn import EllmDQN
 from trainers.frame_replay import FrameSteps
 from trainers.losses import double_q_targets, n_step_returns
@@ -50,15 +52,11 @@ def renamed(arrays, prefix):
 
 
 def config_of(arrays, **changes):
-    given = {
-        "hidden_dim": arrays["before.trunk.weight"].shape[0],
-        "learning_rate": arrays["settings_lr"].item(),
-        "target_update_steps": arrays["settings_target_every"].item(),
-        "train_frequency": arrays["settings_update_every"].item(),
-        "n_step": 1,
-        "gamma": 1.0,
-        "clip_reward": False,
-    }
+    names = {"learning_rate": "lr", "target_update_steps": "target_every"}
+    names |= {"train_frequency": "update_every"}
+    given = {name: arrays[f"settings_{theirs}"].item() for name, theirs in names.items()}
+    given |= {"hidden_dim": len(arrays["before.trunk.weight"])}
+    given |= {"n_step": 1, "gamma": 1.0, "clip_reward": False}
     config = load_config(None, ["model=ELLM", "algorithm=EllmDQN"])
     return dataclasses.replace(config, device="cpu", **(given | changes))
 
@@ -74,9 +72,7 @@ def agent_of(arrays, image=True, n_texts=1, prefix="before."):
     agent.reader.sentences = frozen.table
     state = {k: v for k, v in renamed(arrays, prefix).items() if k in agent.state_dict()}
     if not n_texts:
-        state |= {
-            k.removeprefix("image_only."): arrays[k] for k in arrays if "image_only.trunk" in k
-        }
+        state |= golden_data.under(arrays, "image_only.")
     agent.load_state_dict(state)
     return agent
 
@@ -158,16 +154,11 @@ def test_three_updates_are_the_originals(arrays):
 
 
 def test_epsilon_falls_as_the_originals(arrays):
-    cases = golden_data.load("ellm/epsilon")
-    agent = agent_of(arrays)
+    cases, agent = golden_data.load("ellm/epsilon"), agent_of(arrays)
     for n, expected in enumerate(cases["epsilon"].tolist()):
-        given = {
-            "epsilon_start": cases["max"][n].item(),
-            "epsilon_final": cases["min"][n].item(),
-            "epsilon_steps": int(cases["decay_steps"][n]),
-            "decay_after_reward": True,
-        }
-        learner = EllmDQN(config_of(arrays, **given), agent)
+        names = {"epsilon_start": "max", "epsilon_final": "min", "epsilon_steps": "decay_steps"}
+        given = {name: cases[theirs][n].item() for name, theirs in names.items()}
+        learner = EllmDQN(config_of(arrays, decay_after_reward=True, **given), agent)
         learner.first_reward_step = cases["started_at"][n].item()
         assert learner.epsilon_at(cases["step"][n].item()) == pytest.approx(expected, abs=1e-12)
 
@@ -192,3 +183,22 @@ def test_the_frames_an_agent_remembers_are_the_originals_stack(arrays):
         assert torch.equal(memory.state[0], stack)
         if step == 3:
             assert (memory.state[1] == frame).all()
+
+
+def trained(arrays, **changes):
+    """Return the losses of gradient steps on one batch, and the parameters after them."""
+    learner = EllmDQN(config_of(arrays, learning_rate=1e-3, **changes), agent_of(arrays))
+    steps = steps_of(arrays, 0, learner.agent)
+    losses = [learner.learn(steps)["train/critic_loss"].item() for _ in range(12)]
+    return losses, dict(learner.agent.state_dict())
+
+
+def test_updates_in_float32_are_unchanged_and_in_bfloat16_train(arrays, monkeypatch):
+    losses, parameters = trained(arrays)
+    coarse, others = trained(arrays, update_dtype="bfloat16")
+    assert coarse[-1] < 0.8 * coarse[0]
+    assert coarse[0] == pytest.approx(losses[0], rel=0.05)
+    assert coarse != losses
+    assert {each.dtype for each in others.values()} == {torch.float32}
+    monkeypatch.setattr(ellm_dqn, "reduced_precision", lambda *_: nullcontext())
+    assert runs.same(trained(arrays), (losses, parameters))

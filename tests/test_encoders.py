@@ -21,11 +21,17 @@ from models.observations import ObservationBatch, ObservationPreprocessor, Obser
 from models.sentence_encoder import DEFAULT_ENCODER
 from tests import golden_data
 from tests.agents import random_images, small_config
+from tests.bad_inputs.harness import in_one_line
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
 IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
-SETTINGS = EncoderSettings(sentence_encoder=DEFAULT_ENCODER, observation_cache_mb=0)
+SETTINGS = EncoderSettings(
+    sentence_encoder=DEFAULT_ENCODER,
+    observation_cache_mb=0,
+    last_action_input=False,
+    last_reward_input=False,
+)
 
 
 def cnn(cache_mb=1):
@@ -34,27 +40,21 @@ def cnn(cache_mb=1):
 
 
 def test_an_encoder_is_asked_again_once_its_weights_have_changed():
-    encoder, images = cnn(), random_images(5)
+    encoder, seen = cnn(), Observations(random_images(5))
     calls = []
     encoder.linear.register_forward_hook(lambda *_: calls.append(1))
-    before = encoder(Observations(images))
-    assert torch.equal(encoder(Observations(images)), before)
+    before = encoder(seen)
+    assert not before.requires_grad
+    assert torch.equal(encoder(seen), before)
     assert len(calls) == 2  # five images in blocks of four, once
+    some = Observations(seen.images[torch.tensor([4, 0, 0, 3])])
+    assert torch.equal(encoder(some), cnn(cache_mb=0)(seen)[[4, 0, 0, 3]])
     with torch.no_grad():
         encoder.linear.weight.mul_(2)
-    assert not torch.equal(encoder(Observations(images)), before)
-    pixels = encoder.of_pixels(to_float01(images))
-    torch.testing.assert_close(encoder(Observations(images)), pixels)
+    assert not torch.equal(encoder(seen), before)
+    torch.testing.assert_close(encoder(seen), encoder.of_pixels(to_float01(seen.images)))
     encoder.load_state_dict({name: 0 * value for name, value in encoder.state_dict().items()})
-    assert not encoder(Observations(images)).any()
-
-
-def test_features_for_acting_carry_no_gradient_and_do_not_need_the_cache():
-    images = random_images(9)
-    with_cache, without = cnn(1), cnn(0)
-    assert not with_cache(Observations(images)).requires_grad
-    again = with_cache(Observations(images[torch.tensor([8, 0, 0, 3])]))
-    assert torch.equal(again, without(Observations(images))[[8, 0, 0, 3]])
+    assert not encoder(seen).any()
 
 
 SPACES = {
@@ -96,6 +96,8 @@ def test_parts_of_a_dictionary_stand_in_the_order_of_the_space():
     read = reader({"a": np.array([[3.0, 4.0]]), "b": np.array([1])})
     assert read.vectors.tolist() == [[0, 1, 3, 4]]
     assert reader.n_numbers == 4
+    assert reader.number_names == ["b = 0", "b = 1", "a 1", "a 2"]
+    assert ObservationPreprocessor(space["a"]).number_names == ["", ""]
 
 
 @pytest.mark.parametrize("sides", [(5, 5), (5, 9), (7, 7), (9, 9), (12, 40), (20, 20), (56, 56)])
@@ -112,14 +114,13 @@ def test_images_of_every_size_have_an_encoder(sides):
     [
         (Box(0, 255, (3, 4, 8), np.uint8), "images of 4 x 8 pixels are too small"),
         (Sequence(Discrete(3)), "Sequence"),
-        (Dict(a=IMAGE, b=IMAGE), "2 images"),
+        (Dict(a=IMAGE, b=Box(0, 255, (3, 9, 8), np.uint8)), "images of unequal sizes"),
         (Dict(a=Box(0, 1, (3, 9, 9), np.float32)), "a is Box"),
     ],
 )
 def test_what_cannot_be_seen_is_refused_in_one_line(space, why):
-    with pytest.raises(UserError, match=why) as refused:
+    with in_one_line(why):
         build_encoder(ObservationPreprocessor(space), SETTINGS, 8)
-    assert len(refused.value.lines) == 1
 
 
 @pytest.mark.parametrize("model", ["HELMv2", "SHELM"])
@@ -155,22 +156,13 @@ def heads():
     return heads
 
 
-def test_the_actor_agrees_with_the_original(heads):
+def test_the_actor_and_the_critic_agree_with_the_original(heads):
     features = NETWORKS["actor.features"]
-    probabilities = heads.actor(features).softmax(-1)
-    result = heads.evaluate(features, NETWORKS["actor.actions"])
-    torch.testing.assert_close(probabilities, NETWORKS["actor.probabilities"], atol=1e-5, rtol=0)
-    torch.testing.assert_close(result.log_probs, NETWORKS["actor.log_probs"], atol=1e-5, rtol=0)
-    torch.testing.assert_close(result.entropy, NETWORKS["actor.entropy"], atol=1e-5, rtol=0)
-
-
-def test_the_critic_agrees_with_the_original(heads):
-    values = heads.values(NETWORKS["actor.features"])
-    torch.testing.assert_close(values, NETWORKS["critic.values"], atol=1e-5, rtol=0)
-
-
-def test_each_environment_gets_its_own_most_probable_action(heads):
-    features = NETWORKS["actor.features"]
+    found = heads.evaluate(features, NETWORKS["actor.actions"])._asdict()
+    found |= {"probabilities": heads.actor(features).softmax(-1), "values": heads.values(features)}
+    for name in ("probabilities", "log_probs", "entropy", "values"):
+        expected = NETWORKS[f"{'critic' if name == 'values' else 'actor'}.{name}"]
+        torch.testing.assert_close(found[name], expected, atol=1e-5, rtol=0)
     step = heads.step(features, features[:, :0], deterministic=True)
     assert step.actions.tolist() == NETWORKS["actor.probabilities"].argmax(-1).tolist()
 
@@ -185,9 +177,3 @@ def test_weights_start_as_published():
     torch.testing.assert_close(last @ last.T, 2 * torch.eye(5), atol=1e-5, rtol=0)
     assert not encoder.linear.bias.any()
     assert not heads.critic[0].bias.any()
-
-
-def test_psychlabs_encoder_is_that_of_every_larger_image():
-    encoder = SmallImpalaCNN((3, 80, 80), 8, channels=(64, 128))
-    assert (encoder.convolutions[2].kernel_size, encoder.convolutions[2].stride) == ((4, 4), (2, 2))
-    assert encoder.linear.in_features == 8192

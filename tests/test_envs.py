@@ -1,7 +1,6 @@
 """The contract of every suite. Another suite joins it as one more line of CASES."""
 
 import pkgutil
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import gymnasium
@@ -14,19 +13,14 @@ import envs
 from envs import SUITES, Suite, action_names, check_env_name, make_vector_env, minigrid
 from envs.envpool_vector import EnvPoolVectorEnv, pool_tasks
 from envs.vector import EpisodeStatistics
+from tests.agents import small_config
 from utils.errors import UserError
 
 DYNAMIC_OBSTACLES = "MiniGrid-Dynamic-Obstacles-5x5-v0"
 
 
 def settings(env, n_envs=3):
-    own = {
-        "recognition_stimuli": None,
-        "length": 10,
-        "door_order": "episode",
-        "minigrid_missions": None,
-    }
-    return SimpleNamespace(env=env, n_envs=n_envs, crafter_length=30, **own)
+    return small_config(env=env, n_envs=n_envs, crafter_length=30, length=10)
 
 
 class Case(NamedTuple):
@@ -54,11 +48,21 @@ CASES = {
     "t_maze_active": Case("TMazeActive-v0", 13, terminates=True),
     "visual_match": Case("VisualMatch-v0", 40, terminates=True),
     "key_to_door": Case("KeyToDoor-v0", 35, terminates=True),
+    "miniworld": Case("MiniWorld-Sign-v0", 20),
 }
 if pool_tasks():
     CASES["minigrid_by_envpool"] = Case(DYNAMIC_OBSTACLES, 100)
     CASES["procgen"] = Case("miner", 1000, idle_action=4)
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+SLOW = {"miniworld"}  # a process each
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
+)
+def case(request):
+    if request.param == "miniworld":
+        request.getfixturevalue("opengl")
+    return CASES[request.param]
 
 
 def random_actions(env, n_steps, seed=0):
@@ -75,7 +79,6 @@ def stream(env, actions, seed=None, first_env=0):
 
 
 @pytest.mark.slow
-@every_case
 def test_spaces_are_those_of_agents_and_promise_what_is_shown(case):
     env = case.make(3, 0)
     shown, actions = env.single_observation_space, env.single_action_space
@@ -96,7 +99,6 @@ def test_spaces_are_those_of_agents_and_promise_what_is_shown(case):
     assert terminated.dtype == truncated.dtype == bool
 
 
-@every_case
 def test_observations_already_returned_do_not_change(case):
     env = case.make(2, 0)
     observations = [env.reset()[0]]
@@ -107,7 +109,6 @@ def test_observations_already_returned_do_not_change(case):
     np.testing.assert_array_equal(observations, copies)
 
 
-@every_case
 def test_the_same_seed_gives_the_same_stream_and_another_seed_another(case):
     actions = random_actions(case.make(2, 0), 80)
     once, other = (stream(case.make(2, seed), actions) for seed in (5, 900))
@@ -117,7 +118,6 @@ def test_the_same_seed_gives_the_same_stream_and_another_seed_another(case):
     assert (other != once).any()
 
 
-@every_case
 def test_an_environment_depends_on_its_own_number_and_not_on_its_neighbours(case):
     together = case.make(3, 20)
     actions = random_actions(together, 80)
@@ -128,7 +128,6 @@ def test_an_environment_depends_on_its_own_number_and_not_on_its_neighbours(case
     assert (streams[:, 0] != streams[:, 1]).any()
 
 
-@every_case
 def test_a_saved_episode_goes_on_to_the_bit_unless_it_is_envpools(case, tmp_path):
     first, second = (EpisodeStatistics(case.make(3, seed), "") for seed in (0, 9))
     actions = random_actions(first, 130)
@@ -153,7 +152,6 @@ def test_a_saved_episode_goes_on_to_the_bit_unless_it_is_envpools(case, tmp_path
             np.testing.assert_array_equal(info.get("success"), other.get("success"))
 
 
-@every_case
 def test_every_step_counts_towards_an_episode(case):
     env = case.make(2, 0)
     env.reset(seed=0)
@@ -171,7 +169,6 @@ def test_every_step_counts_towards_an_episode(case):
 
 
 @pytest.mark.slow
-@every_case
 def test_the_last_observation_of_an_ended_episode_is_kept_beside_the_first_of_the_next(case):
     env = case.make(4, 0)
     env.reset(seed=0)
@@ -191,24 +188,21 @@ def test_rewards_are_scaled_where_the_published_experiments_scale_them():
     assert not envs.scales_rewards("RandomMaze-v0")
 
 
-def test_the_longest_beginning_of_a_name_decides(monkeypatch):
-    monkeypatch.setitem(envs.SUITES, "MiniGrid-KeyCorridorS3R1-", Suite("nowhere.to.be.found"))
+@pytest.mark.parametrize(
+    ("name", "suites", "reason"),
+    [
+        ("coinrun", {}, r"'coinrun'.* MiniGrid-\*, BabyAI-\*, MiniWorld-\*, RandomMaze-v0"),
+        ("Atlantis-v0", {"Atlantis-": "atlantis"}, "needs the package 'atlantis'"),
+        # The longest beginning of a name decides.
+        ("MiniGrid-KeyCorridorS3R1-v0", {"MiniGrid-KeyCorridorS3R1-": "nowhere.at"}, "nowhere"),
+    ],
+)
+def test_a_name_without_a_suite_or_its_package_is_a_users_error(name, suites, reason, monkeypatch):
+    for begin, place in suites.items():
+        monkeypatch.setitem(envs.SUITES, begin, Suite(place))
     check_env_name(DYNAMIC_OBSTACLES)
-    with pytest.raises(UserError, match="nowhere"):
-        check_env_name("MiniGrid-KeyCorridorS3R1-v0")
-
-
-def test_a_name_of_no_suite_is_answered_with_the_suites():
-    with pytest.raises(
-        UserError, match=r"'coinrun'.* MiniGrid-\*, BabyAI-\*, MiniWorld-\*, RandomMaze-v0"
-    ):
-        make_vector_env(settings("coinrun"), 0)
-
-
-def test_a_missing_simulator_is_a_users_error(monkeypatch):
-    monkeypatch.setitem(envs.SUITES, "Atlantis-", Suite("atlantis"))
-    with pytest.raises(UserError, match="needs the package 'atlantis'"):
-        check_env_name("Atlantis-v0")
+    with pytest.raises(UserError, match=reason):
+        check_env_name(name)
 
 
 def test_a_simulator_that_lacks_an_optional_part_is_a_users_error(monkeypatch):
@@ -220,11 +214,6 @@ def test_a_simulator_that_lacks_an_optional_part_is_a_users_error(monkeypatch):
         make_vector_env(settings(DYNAMIC_OBSTACLES), 0)
 
 
-def test_actions_have_names_and_numbers_where_none_is_known():
-    assert action_names("ContinuousRecognition-v0", 3) == ["new", "old", "2"]
-    assert action_names("KeyToDoor-v0", 4) == ["north", "south", "west", "east"]
-
-
 NAMELESS = {"envs", "envs.popgym"}  # suites without names of actions
 
 
@@ -232,3 +221,4 @@ NAMELESS = {"envs", "envs.popgym"}  # suites without names of actions
 def test_no_two_actions_of_a_suite_have_the_same_name(suite):
     names = pkgutil.resolve_name(suite).ACTION_NAMES
     assert len(set(names)) == len(names) > 1
+    assert action_names("ContinuousRecognition-v0", 3) == ["new", "old", "2"]  # of three, two named

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.agent import Step, TensorMemory
 from models.observations import ObservationPreprocessor
@@ -46,18 +48,16 @@ def shown(percept):
     return percept.observations.images[:, 0, 0, 0]
 
 
-def test_every_environment_plays_its_share_however_long_its_episodes_are():
-    env = CountingEnv(lengths=[2, 5, 3])
-    episodes = list(evaluate(Silent(), env, n_episodes=7))
-    assert len(episodes) == 7
-    lengths = [recording.episode.length for recording in episodes]
-    assert sorted(lengths) == [2, 2, 2, 3, 3, 5, 5]
-
-
-def test_returns_are_raw_sums_of_rewards():
-    env = CountingEnv(lengths=[4])
-    (recording,) = evaluate(Silent(), env, n_episodes=1)
-    assert recording.episode.episode_return == np.sum([1, 2, 3, 4])
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 9))
+def test_every_environment_plays_its_share_however_long_its_episodes_are(lengths, n_episodes):
+    episodes = [each.episode for each in evaluate(Silent(), CountingEnv(lengths), n_episodes)]
+    shares = [n_episodes // len(lengths)] * len(lengths)
+    for n in range(n_episodes % len(lengths)):
+        shares[n] += 1
+    expected = [length for length, n in zip(lengths, shares, strict=True) for _ in range(n)]
+    assert sorted(each.length for each in episodes) == sorted(expected)
+    for each in episodes:  # the raw sums of rewards
+        assert each.episode_return == sum(range(each.length + 1))
 
 
 def test_a_recording_holds_its_own_episode_and_is_read_without_pickle(tmp_path):
@@ -76,19 +76,15 @@ def test_a_recording_holds_its_own_episode_and_is_read_without_pickle(tmp_path):
             assert arrays["actions"].shape == (length,)
 
 
-def test_details_are_what_the_agent_held_before_it_acted():
-    env = CountingEnv(lengths=[2, 3])
-    for recording in evaluate(Telling(), env, n_episodes=4, in_detail=True):
-        length = recording.episode.length
-        assert recording.details["held"][:, 0].tolist() == list(range(length))
-        assert recording.details["probabilities"].shape == (length, 4)
-        assert recording.details["probabilities"] == pytest.approx(0.25)
-
-
 @pytest.mark.parametrize("in_detail", [False, True])
-def test_details_are_not_written_with_the_steps(in_detail, tmp_path):
-    env = CountingEnv(lengths=[2])
-    (recording,) = evaluate(Telling(), env, n_episodes=1, in_detail=in_detail)
-    recording.save(tmp_path / "episode.npz")
-    with np.load(tmp_path / "episode.npz") as arrays:
-        assert set(arrays) == {"observations", "actions", "values", "words", "rewards"}
+def test_details_are_what_the_agent_held_before_it_acted_and_are_not_written(in_detail, tmp_path):
+    env = CountingEnv(lengths=[2, 3])
+    for recording in evaluate(Telling(), env, n_episodes=4, in_detail=in_detail):
+        length = recording.episode.length
+        recording.save(tmp_path / "episode.npz")
+        with np.load(tmp_path / "episode.npz") as arrays:
+            assert set(arrays) == {"observations", "actions", "values", "words", "rewards"}
+        if in_detail:
+            assert recording.details["held"][:, 0].tolist() == list(range(length))
+            assert recording.details["probabilities"].shape == (length, 4)
+            assert recording.details["probabilities"] == pytest.approx(0.25)

@@ -15,8 +15,10 @@ import models
 import trainers.build
 from envs import Suite
 from models.memories import NetworkSettings
+from tests.bad_inputs.harness import refused
 from tests.runs import folder_of, outcome, resume, same, signal_at
 from tests.test_resume import command
+from tests.user_code import forget_modules_of
 from trainers.collector import Collector
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -43,16 +45,6 @@ def examples(tmp_path, monkeypatch):
     return made
 
 
-def test_the_page_has_four_files_and_a_line_for_each():
-    assert list(FILES) == [
-        "models/memories/average.py",
-        "models/linear.py",
-        "envs/colour.py",
-        "rewards/haste.py",
-    ]
-    assert [table for table, _ in LINES] == ["AGENTS", "AGENTS", "SUITES", "configured_collector"]
-
-
 @pytest.mark.parametrize("model", ["Average", "Linear"])
 def test_a_new_agent_trains_is_saved_goes_on_and_plays(
     model, examples, in_empty_folder, monkeypatch
@@ -73,6 +65,28 @@ def test_a_new_memory_acts_as_it_unrolls(examples):
     context = memory.context(state, is_first[0])
     stepped = torch.stack([memory.step(x[t], state, is_first[t]) for t in range(9)])
     torch.testing.assert_close(memory.unroll(x, is_first, context), stepped)
+
+
+def test_a_reward_of_ones_own_trains_goes_on_and_is_not_run_for_others(
+    in_empty_folder, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("my_rewards.py").write_text(FILES["my_rewards.py"])
+    chosen = {"curiosity": "my_rewards:Change", "curiosity_weight": 0.1}
+    assert main_program.main(command("CNN", "whole", **chosen)) == 0
+    signal_at(monkeypatch, 2, at=39)
+    assert main_program.main(command("CNN", "cut", **chosen)) == 130
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+    header, *_, last = (folder_of("whole") / "metrics.csv").read_text().splitlines()
+    paid = dict(zip(header.split(","), last.split(","), strict=True))["curiosity/reward_mean"]
+    assert float(paid) > 0
+    wrong = refused(capsys, "main", ["--var=curiosity=my_rewards:Tensor"])
+    assert "is no intrinsic reward. Derive it from rewards.curiosity.Curiosity" in wrong[0]
+    monkeypatch.setenv("XDG_DATA_HOME", str(in_empty_folder / "of_somebody_else"))
+    (line,) = refused(capsys, "eval", ["--ckpt-path", str(folder_of("whole"))])
+    assert "curiosity: 'my_rewards' is code, and the run was not begun here by you" in line
+    forget_modules_of(in_empty_folder)
 
 
 def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsys):

@@ -68,27 +68,22 @@ def test_the_first_archive_is_recorded_and_another_is_refused(folder, tmp_path):
     assert not (tmp_path / "outside.txt").exists()
 
 
-@pytest.mark.parametrize(
-    ("damage", "text"),
-    [
-        ("too few", "holds 2399 pictures, not 2400"),
-        ("cut", "not the archive of pictures"),
-        ("text", "not the archive of pictures"),
-        ("no picture", "not the archive of pictures"),
-        ("a checksum", "expected is 0000"),
-    ],
-)
-def test_a_damaged_archive_is_refused_and_leaves_nothing(damage, text, folder, tmp_path):
-    path = archive(tmp_path / "a.zip", N_PICTURES - (damage in ("too few", "no picture")))
+NOT_IT = "not the archive of pictures"
+DAMAGES = {
+    "too few": (lambda path: archive(path, N_PICTURES - 1), "holds 2399 pictures, not 2400"),
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-1000]), NOT_IT),
+    "text": (lambda path: path.write_text("<html>not found</html>"), NOT_IT),
+    "no picture": (lambda path: archive(path, N_PICTURES - 1, **{"objects/9.jpg": b"hi"}), NOT_IT),
+    "a checksum": (lambda path: None, "expected is 0000"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_archive_is_refused_and_leaves_nothing(damage, folder, tmp_path):
+    change, text = DAMAGES[damage]
+    change(archive(tmp_path / "a.zip"))
     more = {"STIMULI_SHA256": "0" * 64} if damage == "a checksum" else {}
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-1000])
-    elif damage == "text":
-        path.write_text("<html>not found</html>")
-    elif damage == "no picture":
-        with zipfile.ZipFile(path, "a") as file:
-            file.writestr("objects/9999.jpg", b"hello")
-    done = fetch(folder, path, **more)
+    done = fetch(folder, tmp_path / "a.zip", **more)
     assert done.returncode == 1
     assert text in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,14 +1,18 @@
 """Replay of frames against the original's samples, and its files."""
 
 import dataclasses
+import tempfile
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.observations import Observations
 from tests import golden_data
-from trainers.frame_replay import FrameLog, FrameReplay
+from trainers import frame_replay
+from trainers.frame_replay import FrameReplay
 from trainers.losses import n_step_returns
 from utils.settings import load_config
 
@@ -20,10 +24,10 @@ def config_of(**changes):
     return dataclasses.replace(config, **changes)
 
 
-def add_episode(replay, frames, actions, rewards, not_done):
+def add_episode(replay, frames, actions, rewards, discounts):
     """Let the one environment have an episode: frames [L+1, ...], all else [L]."""
     for step in range(len(actions)):
-        each = (value[step : step + 1] for value in (actions, rewards.float(), ~not_done))
+        each = (value[step : step + 1] for value in (actions, rewards.float(), discounts <= 0))
         replay.add(Observations(frames[step : step + 1]), *each)
     replay.end(0, Observations(frames[-1:]))
 
@@ -38,18 +42,10 @@ def golden(tmp_path):
         replay = FrameReplay(config_of(n_step=n_step), 4, tmp_path / f"replay{n_step}", example)
         first = 0
         for length in arrays["episode_length"].tolist():
-            rows = slice(first, first + length + 1)
-            done = slice(
-                first + 1, first + length + 1
-            )  # theirs belong to the step before the frame
-            not_done = arrays["discount"][done] > 0
-            add_episode(
-                replay,
-                arrays["frames"][rows],
-                arrays["action"][done],
-                arrays["reward"][done],
-                not_done,
-            )
+            rows, done = (slice(n, first + length + 1) for n in (first, first + 1))
+            # Theirs belong to the step before the frame.
+            told = (arrays[name][done] for name in ("action", "reward", "discount"))
+            add_episode(replay, arrays["frames"][rows], *told)
             first += length + 1
         return replay
 
@@ -79,10 +75,8 @@ def test_samples_are_the_originals(case, golden):
 def test_the_stacks_of_an_episode_are_those_the_original_has_acted_on(tmp_path):
     episode = golden_data.load("ellm/pipeline")
     replay = FrameReplay(config_of(), 4, tmp_path, Observations(episode["frame_gray"][:1]))
-    not_done = episode["discount"][1:] > 0
-    add_episode(
-        replay, episode["frame_gray"], episode["action"][1:], episode["reward"][1:], not_done
-    )
+    told = (episode[name][1:] for name in ("action", "reward", "discount"))
+    add_episode(replay, episode["frame_gray"], *told)
     length = len(episode["action"]) - 1
     n_starts = replay.episodes.n_starts(length)
     steps = replay.steps([(replay.episodes[0], start) for start in range(n_starts)])
@@ -143,61 +137,35 @@ def test_the_oldest_episodes_leave_and_their_files_with_them(tmp_path):
     assert shown.view(4, 2).tolist() == [[96, 2], [96, 3], [96, 4], [96, 5]]
 
 
-def test_files_that_a_checkpoint_names_stay_until_later_ones_do_not(tmp_path):
-    folder = tmp_path / "replay"
-    replay = filled_with(folder, [9] * 20, replay_capacity=40)
-    states = [replay.state_dict()]
-    for number in range(20, 120):
-        more(replay, number, 9)
-        if number % 25 == 0:
-            states.append(replay.state_dict())
-        kept = states[-2:]
-        for state in kept:  # the last checkpoint and the one before it
-            assert (folder / f"env0000_{state['logs'][0]['first'] // 256 * 256:012d}.rows").exists()
-    assert not (folder / "env0000_000000000000.rows").exists()
+THEN = st.sampled_from(["go on", "go on", "save", "resume", "resume the one before"])
 
 
-def test_a_file_whose_rows_are_all_given_up_goes_on_growing(tmp_path):
-    replay = filled_with(tmp_path, [9] * 3, replay_capacity=30)
-    replay.logs[0].forget(30)
-    replay.episodes, replay.n_rows = type(replay.episodes)(3), 0
-    state = replay.state_dict()
-    other = FrameReplay(replay.config, 4, tmp_path, Observations(frames_of(0, 0)))
-    other.load_state_dict(state)
-    more(other, 3, 9)
-    shown = other.steps([(other.episodes[0], 3)]).observations.images
-    assert shown.view(4, 2).tolist() == [[3, 0], [3, 1], [3, 2], [3, 3]]
-
-
-@pytest.mark.parametrize("n_later", [0, 3, 30])
-def test_a_replay_goes_on_from_any_state_whatever_was_written_since(n_later, tmp_path):
-    replay = filled_with(tmp_path, [9] * 27, replay_capacity=100)
-    state = replay.state_dict()
-    expected = [replay.steps([(replay.episodes[n], 2)]) for n in range(10)]
-    for number in range(n_later):
-        more(replay, 200 + number, 7)
-    replay.state_dict()
-    other = FrameReplay(replay.config, 4, tmp_path, Observations(frames_of(0, 0)))
-    other.load_state_dict(state)
-    for n, steps in enumerate(expected):
-        assert torch.equal(other.steps([(other.episodes[n], 2)]).rewards, steps.rewards)
-        found = other.steps([(other.episodes[n], 2)]).observations.images
-        assert torch.equal(found, steps.observations.images)
-    for number in range(30):
-        more(other, number, 9)
-    again = other.state_dict()
-    third = FrameReplay(replay.config, 4, tmp_path, Observations(frames_of(0, 0)))
-    third.load_state_dict(again)
-    assert third.state_dict()["logs"] == again["logs"]
-
-
-def test_a_window_may_stand_in_two_files(tmp_path):
-    log = FrameLog(tmp_path, "env", np.dtype([("a", np.int64)]), 5)
-    for number in range(13):
-        log.append(np.array([(number,)], log.dtype)[0])
-    log.flush()
-    assert log.read(3, 12)["a"].tolist() == list(range(3, 12))
-    assert len(log.paths()) == 3
+@given(st.lists(st.tuples(st.integers(1, 12), THEN), min_size=1, max_size=40))
+def test_the_newest_episodes_are_there_whatever_is_saved_and_resumed(steps):
+    capacity, kept, saved = 40, [], []
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frame_replay, "LEAST_ROWS", 7)  # of a file
+        replay = filled_with(Path(folder), [], replay_capacity=capacity)
+        for number, (length, then) in enumerate(steps):
+            more(replay, number, length)
+            kept.append((number, length))
+            while sum(length + 1 for _, length in kept) > capacity:
+                kept.pop(0)
+            if then == "save":  # the last checkpoint and the one before it can be gone on from
+                saved = [*saved[-1:], (replay.state_dict(), tuple(kept))]
+            elif then != "go on" and saved:
+                state, before = saved[-1 if then == "resume" else 0]
+                kept = list(before)
+                replay = FrameReplay(replay.config, 4, Path(folder), Observations(frames_of(0, 0)))
+                replay.load_state_dict(state)
+                assert replay.state_dict()["logs"] == state["logs"]
+            found = []
+            for place in replay.episodes:
+                start = replay.episodes.n_starts(place.length) - 1
+                stack = replay.steps([(place, start)]).observations.images.view(4, 2).tolist()
+                assert [step for _, step in stack] == [max(0, start - n) for n in (3, 2, 1, 0)]
+                found.append((stack[0][0], place.length))
+            assert found == kept
 
 
 def test_a_state_that_leads_to_rows_that_are_not_there_is_refused(tmp_path):
@@ -208,16 +176,3 @@ def test_a_state_that_leads_to_rows_that_are_not_there_is_refused(tmp_path):
             replay.load_state_dict(state)
     with pytest.raises(ValueError, match="running episode"):
         replay.load_state_dict(replay.state_dict() | {"begins": [31]})
-
-
-def test_returns_in_float32_are_those_in_float16_but_for_rounding():
-    rewards, not_done = torch.rand(20, 3), torch.rand(20, 3) > 0.3
-    fine, discounts = n_step_returns(rewards, not_done, 0.9, torch.float32)
-    coarse, same = n_step_returns(rewards, not_done, 0.9, torch.float16)
-    assert torch.equal(discounts, same)
-    assert not torch.equal(fine, coarse.float())
-    torch.testing.assert_close(fine, coarse.float(), atol=3 * 2**-11, rtol=2**-10)
-    by_hand = rewards[:, 0] + 0.9 * not_done[:, 0] * (
-        rewards[:, 1] + 0.9 * not_done[:, 1] * rewards[:, 2]
-    )
-    torch.testing.assert_close(fine, by_hand)

@@ -70,17 +70,6 @@ def test_a_run_is_played_on_single_tasks(pretrained, in_empty_folder, capsys):
     assert result["actions"] == "sampled"
     shown = capsys.readouterr().out
     assert f"chop tree{' ' * 21}{successes[0]:6.3f}" in shown
-    path.unlink()
-    path.mkdir()
-    assert play(pretrained, "--tasks", "chop tree,make wood pickaxe", n_episodes=40) == 2
-    assert f"{path}: a folder, where a file is to be written" in capsys.readouterr().err
-    path.rmdir()
-
-
-def test_one_task_is_played_and_shown_on_a_page(pretrained, in_empty_folder):
-    assert play(pretrained, "--var=single_task=chop tree", "--report") == 0
-    (page,) = pretrained.glob("*single_task*.html")
-    assert "Your goal is: chop tree." in page.read_text()
 
 
 def test_a_run_is_played_with_its_own_goals(pretrained, in_empty_folder):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from envs.minigrid_captions import TASKS, CaptionBatches
+from envs.minigrid_captions import CaptionBatches
 from models.caching import to_float01
 from models.clip import load_encoder
 from models.grid_clip import (
@@ -17,7 +17,7 @@ from models.grid_clip import (
     whole_words,
     word_shares,
 )
-from utils.errors import UserError
+from tests.bad_inputs.harness import in_one_line
 
 WORDS = (
     *("red", "green", "blue", "purple", "yellow", "grey", "open", "closed", "locked", "carried"),
@@ -28,12 +28,8 @@ WORDS = (
 def embed_texts(texts):
     """Return the mean of one fixed random vector per word."""
     table = torch.randn(len(WORDS), 384, generator=torch.Generator().manual_seed(0))
-    return torch.stack(
-        [
-            table[[n for n, word in enumerate(WORDS) if word in text.split()]].mean(0)
-            for text in texts
-        ]
-    )
+    numbers = [[n for n, word in enumerate(WORDS) if word in text.split()] for text in texts]
+    return torch.stack([table[each].mean(0) for each in numbers])
 
 
 @pytest.fixture(scope="module")
@@ -88,31 +84,19 @@ def test_the_nouns_of_a_caption_count_more_than_what_describes_them():
     assert shares == {"key": 3 / 9, "red": 2 / 9, "door": 3 / 9, "open": 1 / 9}
 
 
-def test_every_word_of_a_caption_is_in_the_vocabulary(batches):
-    vocabulary = set(random_encoder().vocabulary)
-    used = {word for _, captions in batches for text in captions for word in word_shares(text)}
-    assert used <= vocabulary
-    assert {"key", "door", "lava"} <= used
-    assert len(TASKS) > 10
-
-
-def test_the_vocabulary_is_thousands_of_whole_words_each_once():
+def test_the_vocabulary_is_thousands_of_whole_words_each_once_with_those_of_captions(batches):
     vocabulary = random_encoder().vocabulary
     assert len(set(vocabulary)) == len(vocabulary) > 20_000
-    assert whole_words(["key", "##s", "[CLS]", "a", "été", "3d", "[unused7]", "door"]) == [
-        "key",
-        "door",
-    ]
-
-
-@pytest.mark.parametrize("side", [28, 64, 112])
-def test_images_of_other_sizes_are_resized(side):
-    assert random_encoder()(torch.rand(2, 3, side, side)).shape == (2, 384)
+    pieces = ["key", "##s", "[CLS]", "a", "été", "3d", "[unused7]", "door"]
+    assert whole_words(pieces) == ["key", "door"]
+    used = {word for _, captions in batches for text in captions for word in word_shares(text)}
+    assert {"key", "door", "lava"} <= used <= set(vocabulary)
 
 
 def test_what_is_saved_is_loaded_and_recognised_by_its_fingerprint(tmp_path):
     encoder, other = random_encoder(), random_encoder()
     encoder.embed_texts(["key"])
+    assert [len(encoder(torch.rand(2, 3, side, side))) for side in (28, 64)] == [2, 2]
     path = encoder.save(tmp_path / "data")
     loaded = load_encoder("grid-clip", data_folder=tmp_path / "data")
     images = torch.rand(2, 3, 56, 56)
@@ -122,13 +106,15 @@ def test_what_is_saved_is_loaded_and_recognised_by_its_fingerprint(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["grid-clip.pt"]
 
 
-def test_a_missing_file_names_the_command_that_makes_it(in_empty_folder):
-    with pytest.raises(UserError, match=r"data/grid-clip.pt is missing\. Run: python prepare_emb"):
-        load_grid_clip()
-
-
-def test_a_broken_file_is_refused_in_one_line(tmp_path):
-    (tmp_path / "grid-clip.pt").write_bytes(b"nothing of the kind")
-    with pytest.raises(UserError, match=r"grid-clip.pt: not a file of") as caught:
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, r"grid-clip.pt is missing\. Run: python prepare_emb"),
+        (b"nothing of the kind", r"grid-clip.pt: not a file of"),
+    ],
+)
+def test_a_missing_or_broken_file_is_refused_in_one_line(content, reason, tmp_path):
+    if content:
+        (tmp_path / "grid-clip.pt").write_bytes(content)
+    with in_one_line(reason):
         load_grid_clip(data_folder=tmp_path)
-    assert "\n" not in str(caught.value)

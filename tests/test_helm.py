@@ -2,8 +2,10 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -13,21 +15,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import eval as eval_program
 import helm
 import main as main_program
-from tests.bad_inputs.harness import refused
+from tests.any_envs import Sampled
+from tests.bad_inputs.harness import in_one_line, refused
 from tests.runs import outcome, same, signal_at
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import Interrupted, UserError
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-TINY = {
-    "model": "LSTM",
-    "device": "cpu",
-    "n_steps": 64,
-    "n_envs": 2,
-    "n_rollout_steps": 16,
-    "memory_width": 8,
-    "showcase_minutes": None,
-}
+TINY = {"model": "LSTM", "device": "cpu", "n_steps": 64, "n_envs": 2, "n_rollout_steps": 16}
+TINY |= {"memory_width": 8, "showcase_minutes": None}
 
 
 @pytest.fixture
@@ -50,39 +46,33 @@ def recall(example):
     return example("train_on_my_env").RecallColour
 
 
+@pytest.mark.parametrize("has_pandas", [False, True])
+def test_runs_become_a_data_frame(has_pandas, in_empty_folder, monkeypatch):
+    run = helm.train(TINY | {"env": "RandomMaze-v0"})
+    pandas = SimpleNamespace(DataFrame=list) if has_pandas else None
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    if not has_pandas:
+        with pytest.raises(UserError, match="pip install pandas"):
+            helm.runs()
+        return
+    (row,) = helm.runs()
+    assert (row["folder"], row["model"], row["env_steps"]) == (str(run), "LSTM", 64)
+    (other,) = helm.runs(run)
+    assert other["memory_width"] == 8
+
+
 def vector_env(make, n_envs=2, mode=AutoresetMode.SAME_STEP):
     return SyncVectorEnv([make] * n_envs, autoreset_mode=mode)
-
-
-class Dictionary(gymnasium.Env):
-    """Shows an image and two numbers, can be drawn, and ends after three steps."""
-
-    render_mode = "rgb_array"
-    observation_space = gymnasium.spaces.Dict(
-        image=gymnasium.spaces.Box(0, 255, (3, 9, 9), np.uint8),
-        numbers=gymnasium.spaces.Box(-1, 1, (2,), np.float32),
-    )
-    action_space = gymnasium.spaces.Discrete(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        self.steps += 1
-        return self.observation_space.sample(), 1.0, self.steps == 3, False, {}
-
-    def render(self):
-        return np.full((4, 5, 3), self.steps, np.uint8)
 
 
 @pytest.mark.parametrize("kind", ["class", "function", "vector"])
 def test_an_environment_object_is_trained_in(kind, recall, in_empty_folder):
     env = {"class": recall, "function": lambda: recall(), "vector": vector_env(recall)}[kind]
-    folder = helm.train(TINY, env=env, run_id="mine")
+    evaluated = {"eval_steps": 32, "eval_episodes": 1} if kind == "class" else {}
+    folder = helm.train(TINY | evaluated, env=env, run_id="mine")
     assert folder == Path("experiments/LSTM/RecallColour/mine")
     assert json.loads((folder / "config.json").read_text())["env"] == "object:RecallColour"
+    assert ("eval/return_mean" in (folder / "metrics.csv").read_text()) == (kind == "class")
     if kind == "vector":
         env.reset()  # the given object stays open
 
@@ -105,8 +95,8 @@ def test_an_interrupted_run_on_an_object_goes_on_with_it(recall, in_empty_folder
     with pytest.raises(Interrupted):
         helm.train(TINY, env=recall, run_id="cut")
     folder = Path("experiments/LSTM/RecallColour/cut")
-    with pytest.raises(UserError, match="is on object:RecallColour, and given is object:Dict"):
-        helm.resume(folder, env=Dictionary)
+    with pytest.raises(UserError, match="on object:RecallColour, and given is object:Sampled"):
+        helm.resume(folder, env=Sampled)
     assert helm.resume(folder, env=recall) == folder
     assert same(outcome(folder), outcome(whole))
 
@@ -140,72 +130,59 @@ def test_a_run_is_played_step_by_step_as_eval_plays_it(in_empty_folder):
 
 
 def test_looking_leaves_the_memory_alone_and_pictures_are_of_the_present(in_empty_folder):
-    folder = helm.train(TINY | {"model": "GPT", "mem_len": 4}, env=Dictionary, run_id="mine")
-    with helm.load(folder, env=Dictionary) as player:
+    def drawn():
+        return Sampled("nested", render_mode="rgb_array")
+
+    folder = helm.train(TINY | {"model": "GPT", "mem_len": 4}, env=drawn, run_id="mine")
+    with helm.load(folder, env=drawn) as player:
         observation = player.reset(seed=0)
         for steps in range(1, 4):
             first, again = player.inspect(observation), player.inspect(observation)
             assert first["attention"].shape[2] >= steps
             np.testing.assert_array_equal(first["attention"], again["attention"])
-            observation, reward, *_ = player.step(player.act(observation))
-            assert reward == 1.0
-        assert observation["numbers"].shape == (2,)
-        assert player.draw().shape == (4, 5, 3)
+            observation, *_ = player.step(player.act(observation))
+        assert (player.draw() == 3).all()
         player.reset()
         assert (player.draw() == 0).all()
-    bare = helm.load(folder, env=lambda: gymnasium.wrappers.TimeLimit(Dictionary(), 2))
+    bare = helm.load(folder, env=lambda: gymnasium.wrappers.TimeLimit(drawn(), 2))
     assert bare.env.num_envs == 1
     bare.close()
 
 
-def test_evaluations_while_training_make_environments_of_their_own(recall, in_empty_folder):
-    settings = TINY | {"eval_steps": 32, "eval_episodes": 1}
-    folder = helm.train(settings, env=recall, run_id="mine")
-    assert "eval/return_mean" in (folder / "metrics.csv").read_text()
-    with pytest.raises(UserError, match="evaluations need environments of their own"):
-        helm.train(settings, env=vector_env(recall))
-
-
-@pytest.mark.parametrize(
-    "env", ["CartPole-v1", lambda: vector_env(Dictionary), vector_env(Dictionary)]
-)
-def test_a_name_and_a_function_of_a_vector_are_taken_too(env, in_empty_folder):
+@pytest.mark.parametrize("kind", ["name", "function of a vector"])
+def test_a_name_and_a_function_of_a_vector_are_taken_too(kind, recall, in_empty_folder):
+    env = "CartPole-v1" if kind == "name" else lambda: vector_env(recall)
     assert (helm.train(TINY, env=env, run_id="mine") / "ckpt_last.pt").is_file()
 
 
-def given_mistakes(recall):
-    disabled = vector_env(recall, mode=AutoresetMode.DISABLED)
-    old_gym = type("Old", (type("Env", (), {"__module__": "gym.core"}),), {})
-    return {
-        "autoreset mode": ({}, {"env": disabled}, "SAME_STEP"),
-        "number": ({"n_envs": 3}, {"env": vector_env(recall)}, "of 2 where 3 are needed"),
-        "an instance": ({}, {"env": recall()}, "neither a vector environment nor a function"),
-        "no environment": ({}, {"env": lambda: 3}, "the function returns int, neither a vector"),
-        "old gym": ({}, {"env": old_gym}, "of old gym is bridged by shimmy.GymV26Compat"),
-        "arguments": (
-            {},
-            {"env": lambda: Dictionary(3)},
-            "such as lambda: MyEnv(size=8)",
-        ),
-        "no name": ({}, {"env": "Pong-v0"}, "package:Pong-v0"),
-        "two environments": (
-            {"env": "RandomMaze-v0"},
-            {"env": recall},
-            "env is given, and an object",
-        ),
-        "two agents": ({}, {"agent": type("A", (), {})}, "model is given, and an object"),
-        "an unread key": ({"topk": 2}, {}, "settings: topk is read by SHELM, and this is LSTM"),
-        "a run id": ({}, {"run_id": "../x"}, "a run id is one folder name"),
-        "no source": ({}, {"init_from": "nowhere"}, "no such file or folder"),
-    }
+OLD_GYM = type("Old", (type("Env", (), {"__module__": "gym.core"}),), {})
+MISTAKES = {  # settings, and options that are made of the class of an environment
+    "SAME_STEP": ({}, lambda env: {"env": vector_env(env, mode=AutoresetMode.DISABLED)}),
+    "of 2 where 3 are needed": ({"n_envs": 3}, lambda env: {"env": vector_env(env)}),
+    "neither a vector environment nor a function": ({}, lambda env: {"env": env()}),
+    "the function returns int, neither a vector": ({}, lambda _: {"env": lambda: 3}),
+    "of old gym is bridged by shimmy.GymV26Compat": ({}, lambda _: {"env": OLD_GYM}),
+    "such as lambda: MyEnv(size=8)": ({}, lambda env: {"env": lambda: env(size=3)}),
+    "package:Pong-v0": ({}, lambda _: {"env": "Pong-v0"}),
+    "env is given, and an object": ({"env": "RandomMaze-v0"}, lambda env: {"env": env}),
+    "model is given, and an object": ({}, lambda _: {"agent": type("A", (), {})}),
+    "settings: topk is read by SHELM, and this is LSTM": ({"topk": 2}, lambda _: {}),
+    "a run id is one folder name": ({}, lambda _: {"run_id": "../x"}),
+    "no such file or folder": ({}, lambda _: {"init_from": "nowhere"}),
+    "evaluations need environments of their own": (
+        {"eval_steps": 32, "eval_episodes": 1},
+        lambda env: {"env": vector_env(env)},
+    ),
+}
 
 
-def test_a_mistake_is_a_users_error_of_one_line_and_nothing_is_written(recall, in_empty_folder):
-    for settings, options, reason in given_mistakes(recall).values():
-        with pytest.raises(UserError) as caught:
-            helm.train(TINY | settings, **options)
-        assert reason in str(caught.value)
-        assert len(caught.value.lines) == 1
+@pytest.mark.parametrize("reason", MISTAKES)
+def test_a_mistake_is_a_users_error_of_one_line_and_nothing_is_written(
+    reason, recall, in_empty_folder
+):
+    settings, options = MISTAKES[reason]
+    with in_one_line(re.escape(reason)):
+        helm.train(TINY | settings, **options(recall))
     for function in (helm.load, helm.resume):
         with pytest.raises(UserError):
             function("nowhere")

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models import build_agent
 from models.helm import HelmV2
@@ -25,13 +27,14 @@ def play(agent, frames):
     )
 
 
-def test_statistics_are_those_of_all_rows_at_once():
-    rows = 3 + 0.2 * torch.randn(1000, 5)
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=6))
+def test_statistics_are_those_of_all_rows_at_once(sizes):
+    rows = 3 + 0.2 * torch.randn(max(2, sum(sizes)), 5)
     standardize = RunningStandardization(5)
-    for batch in rows.split([1, 1, 7, 300, 691]):
+    for batch in rows.split([*sizes[1:], len(rows) - sum(sizes[1:])]):
         standardize.update(batch)
     exact = rows.double()
-    assert standardize.count == 1000
+    assert standardize.count == len(rows)
     torch.testing.assert_close(standardize.mean, exact.mean(0), atol=1e-12, rtol=0)
     torch.testing.assert_close(standardize.deviation, exact.std(0), atol=1e-12, rtol=0)
     expected = (exact - exact.mean(0)) / (exact.std(0) + 1e-8)
@@ -41,17 +44,13 @@ def test_statistics_are_those_of_all_rows_at_once():
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_a_single_frame_and_equal_frames_give_finite_tokens(n_envs):
     agent = build()
-    image = random_images(1).expand(n_envs, -1, -1, -1)
-    hidden = play(agent, image.expand(4, -1, -1, -1, -1))
-    assert hidden.isfinite().all()
-    assert agent.language.to_language.standardize.count == 4 * n_envs
-    features = agent.language.cache(image)
-    expected = (
-        agent.language.language_model.embeddings.mean
-    )  # a feature that never varied is at its mean
-    torch.testing.assert_close(
-        agent.language.to_language.tokens(features)[0, 0], expected, atol=1e-5, rtol=0
-    )
+    language, image = agent.language, random_images(1).expand(n_envs, -1, -1, -1)
+    assert play(agent, image.expand(4, -1, -1, -1, -1)).isfinite().all()
+    assert language.to_language.standardize.count == 4 * n_envs
+    (token,), *_ = language.to_language.tokens(language.cache(image))
+    # A feature that never varied is at its mean.
+    expected = language.language_model.embeddings.mean
+    torch.testing.assert_close(token, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["tiny-vit", "tiny-resnet"])  # of width 16 and 24
@@ -84,26 +83,9 @@ def test_statistics_follow_acting_while_training_and_nothing_else():
     agent.eval()
     agent.act(percept(random_images(3), ~is_first), memory)
     assert standardize.count == 6
-
-
-def test_statistics_and_projection_return_with_a_checkpoint(tmp_path):
-    agent = build()
-    play(agent, random_images(20, 2))
-    torch.save(agent.state_dict(), tmp_path / "agent.pt")
-    torch.manual_seed(1)
-    other = build()
-    assert not torch.equal(
-        other.language.to_language.projection, agent.language.to_language.projection
-    )
-    other.load_state_dict(torch.load(tmp_path / "agent.pt", weights_only=True))
+    saved = {f"standardize.{name}" for name in ("mean", "squares", "count")} | {"projection"}
     names = {name for name in agent.state_dict() if name.startswith("language")}
-    assert names == {
-        "language.to_language.projection",
-        *(f"language.to_language.standardize.{name}" for name in ("mean", "squares", "count")),
-    }
-    frames = random_images(5, 3)
-    assert torch.equal(play(agent.eval(), frames), play(other.eval(), frames))
-    assert other.language.to_language.standardize.count == 40
+    assert names == {f"language.to_language.{name}" for name in saved}
 
 
 def test_all_mistakes_are_told_before_anything_is_loaded():

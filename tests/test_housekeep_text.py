@@ -1,10 +1,10 @@
 import json
-from types import SimpleNamespace
 
 import numpy as np
 
 from envs.household import text_world
 from envs.household.text_world import ACTION_NAMES, FIGURES, PLACES_FILE, SIDE, SQUARE, house_of
+from tests.agents import small_config
 from utils.household import read_known, read_sights
 
 SINK, COUNTER, TABLE, FRIDGE, CABINET = range(5)
@@ -14,8 +14,7 @@ NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE, LOOK, TURN, PICK_UP, PLACE
 
 def settings(n_envs=1, **changed):
     own = {"house_rooms": 2, "house_things": 4, "house_misplaced": 2, "house_steps": 30}
-    own |= {"env": text_world.NAME, "n_envs": n_envs, "use_text": True}
-    return SimpleNamespace(**(own | changed))
+    return small_config(env=text_world.NAME, n_envs=n_envs, **(own | changed))
 
 
 def laid_out(places, start, n_rooms=1, **changed):
@@ -65,10 +64,9 @@ def test_every_place_of_a_thing_exists_and_every_house_fits_the_image():
 def test_an_agent_goes_round_the_places_of_a_room_and_round_the_rooms():
     env = laid_out({"mug": "kitchen fridge"}, CABINET, n_rooms=2)
     moves = (NEXT_PLACE, PREVIOUS_PLACE, NEXT_ROOM, NEXT_PLACE, PREVIOUS_ROOM, NEXT_ROOM)
-    assert phrases(env, *moves) == [
-        *("go to kitchen sink", "go to kitchen cabinet", "go to bedroom bed"),
-        *("go to bedroom wardrobe", "go to kitchen sink", "go to bedroom bed"),
-    ]
+    places = ("kitchen sink", "kitchen cabinet", "bedroom bed", "bedroom wardrobe")
+    sink, cabinet, bed, wardrobe = (f"go to {place}" for place in places)
+    assert phrases(env, *moves) == [sink, cabinet, bed, wardrobe, sink, bed]
     alone = laid_out({"mug": "kitchen fridge"}, SINK)
     assert phrases(alone, NEXT_ROOM, PREVIOUS_ROOM) == ["no next room", "no previous room"]
 
@@ -118,17 +116,10 @@ def test_an_episode_is_cut_off_in_the_end_and_says_how_tidy_it_left_the_house():
     assert env.metrics() == dict(zip(FIGURES, (0, 0.5, 0.5, 0, 2, 1), strict=True))
 
 
-def test_looking_around_shows_the_room_until_the_agent_moves():
-    env = laid_out({"mug": "kitchen fridge", "milk": "bedroom bed"}, SINK, n_rooms=2)
-    seen = act(env, LOOK)[-1]["scene"][0]
-    assert seen == "you are at kitchen sink. you see mug at kitchen fridge."
-    assert read_sights(seen) == {"mug": "kitchen fridge"}
-    assert read_sights(act(env, NEXT_PLACE)[-1]["scene"][0]) == {}
-
-
 def test_what_is_seen_held_and_known_is_told():
-    env = laid_out({"mug": "kitchen sink", "milk": "kitchen sink"}, SINK, n_rooms=2)
-    info = act(env, LOOK, PICK_UP)[-1]
+    places = {"mug": "kitchen sink", "milk": "kitchen sink", "salt": "bedroom bed"}
+    env = laid_out(places, SINK, n_rooms=2)
+    info = act(env, LOOK, PICK_UP)[-1]  # the room is shown until the agent moves
     assert read_sights(info["scene"][0]) == {"milk": "kitchen sink"}
     assert info["inventory"][0] == "you have in your inventory mug."
     assert info["items"][0] == {"mug": 1}
@@ -136,23 +127,23 @@ def test_what_is_seen_held_and_known_is_told():
     assert set(read_sights(info["scene"][0])) == {"mug", "milk"}
     assert info["scene"][0].endswith("you are targeting mug.")
     assert info["inventory"][0] == ""
+    assert read_sights(act(env, NEXT_PLACE)[-1]["scene"][0]) == {}
     places = env.households.house.places
     assert read_known(info["status"][0]) == places[:5]
     assert read_known(act(env, NEXT_ROOM)[-1]["status"][0]) == places
 
 
 def test_the_image_has_a_board_of_things_of_what_is_held_and_of_places():
+    def boards(*actions):
+        """Return the values of the cells that are not empty, by number, of each board."""
+        planes = act(env, *actions)[0]["image"][0].reshape(3, -1)
+        return [{k: plane[k] for k in np.flatnonzero(plane)} for plane in planes]
+
     env = laid_out({"mug": "kitchen sink", "salt": "kitchen sink", "milk": "kitchen table"}, SINK)
     things = list(json.loads(PLACES_FILE.read_text())["belongs"])
-    image = act(env, LOOK)[0]["image"][0].reshape(3, -1)
-    expected = {"mug": 255, "salt": 160, "milk": 80}
-    assert {things[k]: image[0, k] for k in np.flatnonzero(image[0])} == expected
-    assert not image[1].any()
-    assert np.flatnonzero(image[2]).tolist() == [SINK]
-    image = act(env, PICK_UP, NEXT_PLACE)[0]["image"][0].reshape(3, -1)
-    assert not image[0].any()
-    assert np.flatnonzero(image[1]).tolist() == [things.index("mug")]
-    assert np.flatnonzero(image[2]).tolist() == [COUNTER]
+    mug, salt, milk = map(things.index, ("mug", "salt", "milk"))
+    assert boards(LOOK) == [{mug: 255, salt: 160, milk: 80}, {}, {SINK: 255}]
+    assert boards(PICK_UP, NEXT_PLACE) == [{}, {mug: 255}, {COUNTER: 255}]
 
 
 def test_a_cell_of_the_image_means_the_same_in_a_larger_house():
@@ -177,25 +168,23 @@ def test_what_is_told_already_does_not_change():
     for row in np.random.default_rng(0).integers(0, N_ACTIONS, (45, 3)):
         shown, *_, info = env.step(row)
         parts = shown | {n: info[n] for n in ("scene", "last_scene", "phrase", "items_after")}
-        told.append((parts, {name: values.copy() for name, values in parts.items()}))
-    for parts, copies in told:
-        for name, values in parts.items():
-            np.testing.assert_array_equal(values, copies[name])
+        told += [(values, values.copy()) for values in parts.values()]
+    for values, copy in told:
+        np.testing.assert_array_equal(values, copy)
 
 
 def test_a_plan_shows_where_the_agent_is_what_it_holds_and_what_is_misplaced():
     env = laid_out({"mug": "kitchen sink", "milk": "kitchen sink"}, SINK, n_rooms=2)
-    (plan,) = env.render()
-    assert plan.shape == (2 * SQUARE, 5 * SQUARE, 3)
-    assert plan.dtype == np.uint8
 
-    def colours(picture):
-        return {tuple(colour) for colour in picture.reshape(-1, 3).tolist()}
+    def colours(row):
+        """Return the colours of a room's first place."""
+        (plan,) = env.render()
+        assert (plan.shape, plan.dtype) == ((2 * SQUARE, 5 * SQUARE, 3), np.uint8)
+        square = plan[row * SQUARE : (row + 1) * SQUARE, :SQUARE]
+        return {tuple(colour) for colour in square.reshape(-1, 3).tolist()}
 
-    sink, bed = plan[:SQUARE, :SQUARE], plan[SQUARE:, :SQUARE]
-    assert {text_world.AGENT, text_world.RIGHT, text_world.WRONG} <= colours(sink)
-    assert text_world.UNKNOWN in colours(bed)
+    assert {text_world.AGENT, text_world.RIGHT, text_world.WRONG} <= colours(0)
+    assert text_world.UNKNOWN in colours(1)
     act(env, PICK_UP, NEXT_ROOM)
-    (plan,) = env.render()
-    assert {text_world.AGENT, text_world.HELD} <= colours(plan[SQUARE:, :SQUARE])
-    assert text_world.UNKNOWN not in colours(plan)
+    assert {text_world.AGENT, text_world.HELD} <= colours(1)
+    assert text_world.UNKNOWN not in colours(1)

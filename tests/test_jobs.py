@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.grid import make_grid
-from sweeps.jobs import Job, Jobs, State, run_jobs, show, summary, told
+from sweeps.jobs import Job, Jobs, State, run_jobs, show, summary
 from tests.test_run_data import write_metrics
 from utils.run_folder import create_run_folder, mark_finished
 from utils.settings import load_config
@@ -50,32 +50,34 @@ def runs(in_empty_folder):
     return make_grid([], {"seed": ["0", "1", "2"]})
 
 
-def carried_out(runs, pool, retries=2, stop_after=None):
-    jobs = [Job(run) for run in runs]
-    rounds = []
-    for _ in run_jobs(
-        Jobs(jobs), pool, retries, lambda: stop_after is not None and len(rounds) >= stop_after
-    ):
-        rounds.append([job.state for job in jobs])
+def carried_out(runs, pool, stop_after=99):
+    jobs, rounds = [Job(run) for run in runs], []
+    for _ in run_jobs(Jobs(jobs), pool, 2, lambda: len(rounds) >= stop_after):
+        rounds.append(1)
     return jobs
 
 
-def test_a_killed_run_is_tried_again(runs):
-    pool = FakePool({1: [KILLED, "disk full"]})
-    jobs = carried_out(runs, pool)
-    assert [job.state for job in jobs] == [State.DONE] * 3
-    assert pool.attempts == [0, 1, 2, 1, 1]
-    assert (jobs[1].n_attempts, jobs[1].note) == (3, "")
+DONE, FAILED, STOPPED = State.DONE, State.FAILED, State.STOPPED
 
 
-def test_a_sweep_asked_to_stop_tries_nothing_again(runs):
-    jobs = carried_out(runs, FakePool(), stop_after=1)
-    assert [job.state for job in jobs] == [State.DONE, State.STOPPED, State.STOPPED]
-
-
-def test_a_run_whose_attempt_ends_well_but_is_not_complete_is_not_done(runs):
-    pool = FakePool({0: ["nothing to do"] * 9})
-    assert carried_out(runs, pool)[0].state == State.FAILED
+@pytest.mark.parametrize(
+    ("plan", "stop_after", "states", "attempts"),
+    [
+        ({1: [KILLED, "disk full"]}, 99, [DONE] * 3, [0, 1, 2, 1, 1]),
+        # An attempt that ends well, but without a complete run.
+        ({0: ["nothing to do"] * 9}, 99, [FAILED, DONE, DONE], [0, 1, 2, 0, 0]),
+        ({0: [KILLED]}, 1, [STOPPED] * 3, [0]),
+    ],
+)
+def test_a_run_is_tried_again_until_it_is_complete_or_all_is_to_stop(
+    plan, stop_after, states, attempts, runs
+):
+    pool = FakePool(plan)
+    jobs = carried_out(runs, pool, stop_after)
+    assert [job.state for job in jobs] == states
+    assert pool.attempts == attempts
+    if DONE in states:
+        assert [job.n_attempts for job in jobs] == [attempts.count(n) for n in range(3)]
 
 
 def test_a_job_runs_once_its_attempt_has_printed_something(runs):
@@ -104,11 +106,6 @@ def three(in_empty_folder):
     return [Job(run) for run in runs]
 
 
-def test_the_summary_counts(three):
-    three[0].state, three[1].state, three[2].state = State.RUNNING, State.RUNNING, State.DONE
-    assert summary(three, 2) == "5 runs: 1 done, 2 running, 2 to come"
-
-
 def test_each_change_is_a_line(three, capsys):
     def seconds():
         yield three
@@ -117,19 +114,12 @@ def test_each_change_is_a_line(three, capsys):
         yield three
         yield three
         assert capsys.readouterr().out.count("\n") == 1
-        three[0].settle("killed by SIGKILL", retries=1, stopping=False)
+        assert summary(three, 2) == "5 runs: 2 waiting, 1 running, 2 to come"
+        three[0].settle("killed by SIGKILL \x1b[31m", retries=1, stopping=False)
         yield three
 
     show(Jobs(three), seconds())
     printed = capsys.readouterr().out
     assert "waiting" in printed
     assert "600 of 1,000 steps, return 0.500, 10 steps/s  attempt 1: killed by SIG" in printed
-
-
-def test_a_run_is_a_line(three):
-    three[2].note = "a failure \x1b[31m"
-    assert told(three[0]) == (
-        f"waiting {three[0].run.folder}  600 of 1,000 steps, return 0.500, 10 steps/s"
-    )
-    assert "a failure" in told(three[2])
-    assert "\x1b" not in told(three[2])
+    assert "\x1b" not in printed

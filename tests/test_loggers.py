@@ -2,7 +2,6 @@ import dataclasses
 import io
 import sys
 from collections import defaultdict
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -11,9 +10,10 @@ from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-import main as main_program
 from tests.agents import small_config
-from tests.test_metrics import write_and_be_interrupted
+from tests.bad_inputs.harness import refused
+from tests.full_disk import largest_file
+from tests.test_metrics import CONFIG, write_and_be_interrupted
 from utils.errors import UserError
 from utils.loggers import EncodedImage, MetricsWriter, check_loggers
 
@@ -24,11 +24,13 @@ def encoded(format_):
     return EncodedImage(file.getvalue(), 4, 3, format_)
 
 
+SHOWN = {"episode/movie": ("video", "gif"), "episode/words": ("image", (4, 3))}
+SHOWN |= {"episode/n": ("html", "<pre>| 1 |</pre>")}
 MEDIA = {"episode/movie": encoded("gif"), "episode/words": encoded("png"), "episode/n": "| 1 |"}
 
 
 def test_tensorboard_gets_pictures_movies_and_texts_in_the_one_event_file(tmp_path):
-    with MetricsWriter(tmp_path, small_config()) as writer:
+    with MetricsWriter(tmp_path, CONFIG) as writer:
         writer.show(16, MEDIA)
         writer.show(32, {})
     assert len([path for path in tmp_path.rglob("*") if "tfevents" in path.name]) == 1
@@ -42,7 +44,7 @@ def test_tensorboard_gets_pictures_movies_and_texts_in_the_one_event_file(tmp_pa
 
 def test_a_resumed_run_shows_and_describes_nothing_twice(tmp_path):
     for env_steps in (0, 16):
-        with MetricsWriter(tmp_path, small_config(), env_steps) as writer:
+        with MetricsWriter(tmp_path, CONFIG, env_steps) as writer:
             for later in (16, 32, 48):
                 writer.show(env_steps + later, MEDIA)
     events = plugin_event_accumulator.EventAccumulator(str(tmp_path)).Reload()
@@ -51,16 +53,10 @@ def test_a_resumed_run_shows_and_describes_nothing_twice(tmp_path):
     assert len(events.Tensors("_hparams_/session_start_info")) == 1
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_an_error_where_a_picture_is_shown(tmp_path):
-    with (
-        Path("/dev/full").open("wb", buffering=0) as full,
-        MetricsWriter(tmp_path, small_config()) as writer,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setattr(writer._loggers[0]._records, "_writer", full)
-        with pytest.raises(OSError, match="No space"):
-            writer.show(16, MEDIA)
+    full = pytest.raises(OSError, match="too large")
+    with MetricsWriter(tmp_path, CONFIG) as writer, largest_file(0), full:
+        writer.show(16, MEDIA)
 
 
 def session(folder):
@@ -83,7 +79,7 @@ def test_the_tab_of_hyper_parameters_finds_settings_and_return(tmp_path):
 
 
 def test_a_run_cut_short_is_not_marked_as_finished(tmp_path):
-    with pytest.raises(KeyboardInterrupt), MetricsWriter(tmp_path, small_config()):
+    with pytest.raises(KeyboardInterrupt), MetricsWriter(tmp_path, CONFIG):
         raise KeyboardInterrupt
     assert set(session(tmp_path)) == {"_hparams_/experiment", "_hparams_/session_start_info"}
 
@@ -136,15 +132,7 @@ def test_weights_and_biases_gets_settings_rows_and_media(wandb, tmp_path):
     assert (wandb.settings["project"], wandb.settings["name"]) == ("mine", "HELM/Maze-v0/first")
     assert wandb.settings["config"] == dataclasses.asdict(config)
     (run,) = wandb.runs.values()
-    assert run.rows == {
-        16: {
-            "env_steps": 16,
-            "train/loss": 0.5,
-            "episode/movie": ("video", "gif"),
-            "episode/words": ("image", (4, 3)),
-            "episode/n": ("html", "<pre>| 1 |</pre>"),
-        }
-    }
+    assert run.rows == {16: SHOWN | {"env_steps": 16, "train/loss": 0.5}}
     assert (run.step_metric, run.exit_code) == ("env_steps", 0)
 
 
@@ -159,14 +147,9 @@ def test_a_resumed_run_goes_on_in_the_same_run_of_weights_and_biases(wandb, tmp_
     assert list(wandb.runs.values()) == [run]
     assert [row["env_steps"] for row in run.rows.values()] == [16, 32, 48, 64]
     assert run.exit_code == 0
-
-
-def test_every_run_is_another_for_weights_and_biases(wandb, tmp_path):
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        with MetricsWriter(tmp_path / name, small_config(wandb=True)) as writer:
-            writer.write(16, {"train/loss": 0.5})
-    assert len(wandb.runs) == 2
+    (tmp_path / "another").mkdir()
+    with MetricsWriter(tmp_path / "another", config):
+        assert len(wandb.runs) == 2
 
 
 def test_a_refusal_of_weights_and_biases_is_one_line(wandb, tmp_path):
@@ -180,13 +163,10 @@ def test_a_refusal_of_weights_and_biases_is_one_line(wandb, tmp_path):
 
 def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch, in_empty_folder, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main_program.main(["--var=wandb=true"]) == 2
-    error = capsys.readouterr().err
-    assert error == (
-        "wandb: true needs the package 'wandb', which is not installed. Run: pip install wandb\n"
-    )
-    assert list(in_empty_folder.iterdir()) == []
-    assert check_loggers(small_config(wandb=False)) is None
+    (line,) = refused(capsys, "main", ["--var=wandb=true"])
+    expected = "wandb: true needs the package 'wandb', which is not installed."
+    assert line == f"{expected} Run: pip install wandb"
+    assert check_loggers(CONFIG) is None
 
 
 @pytest.mark.slow

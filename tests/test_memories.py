@@ -2,35 +2,51 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from models.memories import Gpt, GptSettings, Lstm, NetworkSettings, NoMemory, gpt
+from models import AGENTS, agent_class
+from models.memories import gpt
+from models.memories.lstm import Recurrent
 from tests import golden_data
+from tests.agents import small_config
+from tests.pretended_gpu import CUDA, pretended_gpu
+from tests.runs import same
 from utils.errors import UserError
 
 N_FEATURES, WIDTH, MEM_LEN = 7, 12, 5
-T, N_ENVS = 24, 4
-GPT = GptSettings(
-    memory_width=WIDTH,
-    memory_layers=3,
-    memory_heads=2,
-    memory_dropout=0.0,
-    memory_positions="sinusoidal",
-    mem_len=MEM_LEN,
-)
+T, N_ENVS = 12, 3
+SMALL = {"memory_width": WIDTH, "memory_heads": 2, "mem_len": MEM_LEN}
+GPT = {"model": "GPT", "memory_layers": 3}
+# Every memory of an agent, by its class's name, and some in another form.
 KINDS = {
-    "none": (NoMemory, None),
-    "LSTM": (Lstm, NetworkSettings(WIDTH, 1)),
-    "LSTM of two layers": (Lstm, NetworkSettings(WIDTH, 2)),
-    "GPT": (Gpt, GPT),
-    "GPT of one layer": (Gpt, replace(GPT, memory_layers=1)),
-    "GPT of learned positions": (Gpt, replace(GPT, memory_positions="learned")),
+    kind.memory_class.__name__: {"model": name}
+    for name, kind in ((name, agent_class(name)) for name in AGENTS.places)
+    if hasattr(kind, "memory_class")
 }
+KINDS |= {
+    "LSTM of two layers": {"model": "LSTM", "memory_layers": 2},
+    "GPT of three layers": GPT,
+    "GPT of learned positions": GPT | {"memory_positions": "learned"},
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+PLACES = st.tuples(st.integers(0, T - 1), st.integers(0, N_ENVS - 1))
+
+
+def starts_at(places):
+    """Return where the episodes of all environments begin.  [T, N]"""
+    is_first = torch.zeros(T, N_ENVS, dtype=torch.bool)
+    for place in places:
+        is_first[place] = True
+    return is_first
+
+
+STARTS = st.sets(PLACES, max_size=8).map(starts_at)
 
 
 def shake(memory):
@@ -40,31 +56,17 @@ def shake(memory):
             parameter.normal_(std=0.5)
 
 
-def build(kind, n_features=N_FEATURES):
-    memory_class, settings = KINDS[kind]
-    memory = memory_class(n_features, settings)
+def build(kind, n_features=N_FEATURES, **changes):
+    config = small_config(**(SMALL | KINDS[kind] | changes))
+    memory = agent_class(config.model).memory_class(n_features, config)
     shake(memory)
     return memory
-
-
-def build_gpt(n_features=N_FEATURES, **settings):
-    memory = Gpt(n_features, replace(GPT, **settings))
-    shake(memory)
-    return memory
-
-
-@pytest.fixture(params=KINDS)
-def memory(request):
-    return build(request.param)
 
 
 def stream():
     """Return features [T, N, F] and starts [T, N] of episodes that end at different times."""
-    is_first = torch.zeros(T, N_ENVS, dtype=torch.bool)
-    is_first[0] = True
-    for t, n in [(3, 0), (4, 0), (9, 1), (15, 1), (17, 2), (20, 0), (22, 0)]:
-        is_first[t, n] = True  # the last environment's episode goes on
-    return torch.randn(T, N_ENVS, N_FEATURES), is_first
+    places = [(0, slice(None)), (3, 0), (4, 0), (7, 1), (10, 0)]  # the last goes on
+    return torch.randn(T, N_ENVS, N_FEATURES), starts_at(places)
 
 
 def play(memory, x, is_first, state=None):
@@ -82,117 +84,83 @@ def assert_same(found, expected):
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
-def test_acting_equals_unrolling(memory):
-    x, is_first = stream()
-    acted, contexts = play(memory, x, is_first)
-    assert_same(memory.unroll(x, is_first, contexts[0]), acted)
-    is_first[0] = False  # a new state needs none
-    assert torch.equal(play(memory, x, is_first)[0], acted)
-
-
-@pytest.mark.parametrize("kind", ["none", "LSTM", "LSTM of two layers"])
-def test_a_sequence_may_begin_anywhere_from_its_context(kind):
-    memory = build(kind)
-    x, is_first = stream()
-    acted, contexts = play(memory, x, is_first)
-    for first in (3, 10, T - 1):
-        found = memory.unroll(x[first:], is_first[first:], contexts[first])
-        assert_same(found, acted[first:])
-
-
-@pytest.mark.parametrize("n_known", range(1, MEM_LEN + 1))
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("GPT")])
-def test_a_refreshed_state_goes_on_as_the_unrolled_sequence_does(kind, n_known):
-    memory = build(kind)
-    x, is_first = stream()
+@every_kind
+@given(is_first=STARTS, now=st.integers(0, T - 1), n_known=st.integers(1, MEM_LEN))
+def test_acting_equals_unrolling_from_any_step_wherever_episodes_begin(
+    kind, is_first, now, n_known
+):
+    memory, x = build(kind), torch.randn(T, N_ENVS, N_FEATURES)
     state = memory.initial(N_ENVS)
-    _, contexts = play(memory, x[:12], is_first[:12], state)
-    first = 12 - n_known
-    shake(memory)
-    memory.refresh(x[first:12], is_first[first:12], contexts[first], state)
-    acted, _ = play(memory, x[12:], is_first[12:], state)
-    unrolled = memory.unroll(x[first:], is_first[first:], contexts[first])
-    assert_same(acted, unrolled[n_known:])
+    contexts = play(memory, x[:now], is_first[:now], state)[1] if now else []
+    contexts.append(memory.context(state, is_first[now]).clone())
+    n_known = min(n_known, now, memory.n_context)
+    first, known = now - n_known, slice(now - n_known, now)
+    shake(memory)  # as an update does, which leaves the state stale
+    if n_known:
+        memory.refresh(x[known], is_first[known], contexts[first], state)
+    acted, _ = play(memory, x[now:], is_first[now:], state)
+    assert_same(acted, memory.unroll(x[first:], is_first[first:], contexts[first])[n_known:])
+
+
+@every_kind
+@given(is_first=STARTS)
+def test_an_episode_depends_neither_on_the_last_one_nor_on_its_neighbours(kind, is_first):
+    memory, x = build(kind), torch.randn(T, N_ENVS, N_FEATURES)
+    together, _ = play(memory, x, is_first)
+    for n in range(N_ENVS):
+        begin = max([0, *is_first[:, n].nonzero().flatten().tolist()])
+        own = slice(begin, None), slice(n, n + 1)
+        assert_same(together[own], play(memory, x[own], is_first[own])[0])
+
+
+@every_kind
+@given(is_first=STARTS, now=st.integers(1, T - 2))
+def test_a_saved_state_goes_on_as_its_original(kind, is_first, now):
+    memory, x = build(kind), torch.randn(T, N_ENVS, N_FEATURES)
+    state, other = memory.initial(N_ENVS), memory.initial(N_ENVS)
+    play(memory, x[:now], is_first[:now], state)
+    play(memory, x[now:], is_first[now:], other)  # its earlier content does not matter
+    other.load_state_dict(state.state_dict())
+    copied = state.copy()
+    expected, _ = play(memory, x[now:], is_first[now:], state)
+    for twin in (other, copied):
+        assert torch.equal(play(memory, x[now:], is_first[now:], twin)[0], expected)
+
+
+@every_kind
+def test_looking_ahead_shows_the_next_step_and_leaves_the_state_alone(kind):
+    memory, (x, is_first) = build(kind), stream()
+    state = memory.initial(N_ENVS)
+    for features, begins in zip(x, is_first, strict=True):
+        before = state.copy().state_dict()
+        seen = memory.step(features, state, begins, advance=False).clone()
+        memory.step(torch.randn_like(features), state, ~begins, advance=False)
+        assert same(state.state_dict(), before)
+        assert torch.equal(seen, memory.step(features, state, begins))
 
 
 @pytest.mark.parametrize("n_steps", [0, MEM_LEN + 1])
 def test_a_refresh_from_more_steps_than_are_kept_is_refused(n_steps):
-    memory = build("GPT")
-    x, is_first = stream()
+    memory, (x, is_first) = build("Gpt"), stream()
     state = memory.initial(N_ENVS)
     context = memory.context(state, is_first[0])
     with pytest.raises(ValueError, match=f"{MEM_LEN} steps refreshed from {n_steps}"):
         memory.refresh(x[:n_steps], is_first[:n_steps], context, state)
 
 
-def assert_states_equal(state, other):
-    found, expected = state.state_dict(), other.state_dict()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in found)
-
-
-def test_looking_ahead_shows_the_next_step_and_leaves_the_state_alone(memory):
-    x, is_first = stream()
-    state = memory.initial(N_ENVS)
-    for features, begins in zip(x, is_first, strict=True):
-        before = state.copy()
-        seen = memory.step(features, state, begins, advance=False).clone()
-        memory.step(torch.randn_like(features), state, ~begins, advance=False)
-        assert_states_equal(state, before)
-        assert torch.equal(seen, memory.step(features, state, begins))
-
-
-def test_an_environment_depends_neither_on_its_neighbours_nor_on_their_number(memory):
-    x, is_first = stream()
-    together, contexts = play(memory, x, is_first)
-    unrolled = memory.unroll(x, is_first, contexts[0])
-    for n in range(N_ENVS):
-        own = slice(n, n + 1)
-        alone, _ = play(memory, x[:, own], is_first[:, own])
-        assert_same(together[:, own], alone)
-        assert_same(unrolled[:, own], memory.unroll(x[:, own], is_first[:, own], contexts[0][own]))
-
-
-def test_a_saved_state_goes_on_as_its_original(memory):
-    x, is_first = stream()
-    state, other = memory.initial(N_ENVS), memory.initial(N_ENVS)
-    play(memory, x[:11], is_first[:11], state)
-    play(memory, x[11:14], is_first[11:14], other)  # its earlier content does not matter
-    other.load_state_dict(state.state_dict())
-    copied = state.copy()
-    expected, _ = play(memory, x[11:], is_first[11:], state)
-    for twin in (other, copied):
-        assert torch.equal(play(memory, x[11:], is_first[11:], twin)[0], expected)
-
-
-def seen_by_last(memory, is_first):
-    """Return which steps the last one of a single sequence is computed from.  [T]"""
-    x = torch.randn(len(is_first), 1, N_FEATURES, requires_grad=True)
-    context = memory.context(memory.initial(1), is_first[0])
-    memory.unroll(x, is_first, context)[-1].square().sum().backward()
-    return x.grad.abs().amax(dim=(1, 2)) > 0
-
-
 def test_a_gpt_of_one_layer_sees_exactly_mem_len_steps_back():
-    is_first = torch.zeros(12, 1, dtype=torch.bool)
-    seen = seen_by_last(build("GPT of one layer"), is_first)
+    memory, is_first = build("Gpt"), torch.zeros(12, 1, dtype=torch.bool)
+    x = torch.randn(12, 1, N_FEATURES, requires_grad=True)
+    memory.unroll(x, is_first, memory.context(memory.initial(1), is_first[0]))[-1].norm().backward()
+    seen = x.grad.abs().amax(dim=(1, 2)) > 0
     assert seen.tolist() == [False] * (11 - MEM_LEN) + [True] * (MEM_LEN + 1)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
-def test_nothing_is_seen_across_an_episodes_start(kind):
-    is_first = torch.zeros(6, 1, dtype=torch.bool)
-    is_first[2] = True
-    assert seen_by_last(build(kind), is_first).tolist() == [False] * 2 + [True] * 4
-
-
 def test_learned_positions_stay_at_the_last_one():
-    memory = build("GPT of learned positions")
     ages = torch.tensor([MEM_LEN - 1, MEM_LEN, MEM_LEN + 1, 1000])
-    vectors = memory.positions(ages)
-    assert not torch.equal(vectors[0], vectors[1])
-    assert torch.equal(vectors[1], vectors[2])
-    assert torch.equal(vectors[1], vectors[3])
+    before, *vectors = build("GPT of learned positions").positions(ages)
+    assert not torch.equal(before, vectors[0])
+    assert all(torch.equal(vectors[0], later) for later in vectors)
 
 
 def ages_by_counting(is_first):
@@ -212,7 +180,7 @@ def visible_by_counting(is_first):
     return visible
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "LSTM of two layers"])
+@pytest.mark.parametrize("kind", ["Lstm", "LSTM of two layers"])
 def test_unrolling_an_lstm_over_one_episode_is_pytorchs_to_the_bit(kind):
     memory = build(kind)
     x, is_first = torch.randn(T, N_ENVS, N_FEATURES), torch.zeros(T, N_ENVS, dtype=torch.bool)
@@ -223,7 +191,7 @@ def test_unrolling_an_lstm_over_one_episode_is_pytorchs_to_the_bit(kind):
 
 
 def test_attention_shows_where_a_step_looks():
-    memory = build_gpt(n_features=WIDTH, memory_layers=1)
+    memory = build("Gpt", n_features=WIDTH)
     x, is_first = torch.randn(T, N_ENVS, WIDTH), stream()[1]
     state = memory.initial(N_ENVS)
     expected = attention_by_counting(memory, x, is_first)
@@ -248,18 +216,15 @@ def attention_by_counting(memory, x, is_first):
     return torch.stack(rows, dim=2)
 
 
-def test_the_view_of_the_whole_ring_shows_the_same(monkeypatch):
-    memory = build("GPT")
-    x, is_first = stream()
-    state, other = memory.initial(N_ENVS), memory.initial(N_ENVS)
-    expected, contexts = play(memory, x[:12], is_first[:12], state)
-    monkeypatch.setattr(gpt, "_windows", gpt._whole_ring)
-    assert_same(play(memory, x[:12], is_first[:12], other)[0], expected)
-    for each in (state, other):
-        memory.refresh(x[9:12], is_first[9:12], contexts[9], each)
-    acted, _ = play(memory, x[12:], is_first[12:], other)
-    monkeypatch.undo()
-    assert_same(acted, play(memory, x[12:], is_first[12:], state)[0])
+@every_kind
+def test_a_gpu_computes_the_same(kind):
+    memory, (x, is_first) = build(kind), stream()
+    expected, _ = play(memory, x, is_first)
+    with pretended_gpu():
+        memory.to("cuda")
+        found, contexts = play(memory, x.to("cuda"), is_first.to("cuda"))
+        assert (found.device, contexts[0].device) == (CUDA, CUDA)
+        assert_same(found.cpu(), expected)
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
@@ -273,15 +238,14 @@ def test_on_a_gpu_no_step_waits_for_a_number(kind):
         output = memory.step(x[0], state, is_first[0], advance=False)
         acted, contexts = play(memory, x[:3], is_first[:3], state)
         memory.refresh(x[1:3], is_first[1:3], contexts[1], state)
-        if not kind.startswith("LSTM"):  # which is run from start to start
+        if not isinstance(memory, Recurrent):  # which is run from start to start
             memory.unroll(x, is_first, contexts[0])
     assert output.is_cuda
     assert acted.shape == (3, N_ENVS, memory.width)
 
 
 def test_dropout_acts_in_training_only():
-    memory = build_gpt(memory_dropout=0.5)
-    x, is_first = stream()
+    memory, (x, is_first) = build("GPT of three layers", memory_dropout=0.5), stream()
     context = torch.zeros(N_ENVS, dtype=torch.int64)
     trained = [memory.unroll(x, is_first, context) for _ in range(2)]
     steps = [memory.step(x[0], memory.initial(N_ENVS), is_first[0]) for _ in range(2)]
@@ -293,7 +257,7 @@ def test_dropout_acts_in_training_only():
 
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(UserError, match="memory_heads: 5 heads cannot share memory_width=12"):
-        build_gpt(memory_heads=5)
+        build("Gpt", memory_heads=5)
 
 
 # The original of Ni et al. 2023 (arXiv:2307.03864): its own numbers.

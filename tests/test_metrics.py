@@ -1,5 +1,6 @@
 import csv
 import hashlib
+import math
 import shutil
 from contextlib import suppress
 
@@ -13,22 +14,21 @@ from utils.loggers import CHANGED, MetricsWriter, are_as_saved, last_step
 CONFIG = small_config()
 
 
-def test_csv_and_tensorboard_carry_the_same_names_and_numbers(tmp_path):
+def test_csv_and_tensorboard_carry_the_same_names_and_numbers_that_there_are(tmp_path):
+    steps = {16: {"train/loss": math.nan, "time/seconds": 100.0}}
+    steps[32] = {"train/loss": 0.25, "time/seconds": 200.0}
     with MetricsWriter(tmp_path, CONFIG) as writer:
-        writer.write(16, {"train/loss": 0.5, "time/steps_per_second": 100.0})
-        first = "env_steps,train/loss,time/steps_per_second\n16,0.5,100.0\n"
-        assert (tmp_path / "metrics.csv").read_text() == first, "every row can be read at once"
-        writer.write(32, {"train/loss": 0.25, "time/steps_per_second": 200.0})
-
-    with (tmp_path / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["env_steps"] for row in rows] == ["16", "32"]
+        for n, (env_steps, metrics) in enumerate(steps.items(), 2):
+            writer.write(env_steps, metrics)
+            lines = (tmp_path / "metrics.csv").read_text().splitlines()
+            assert len(lines) == n, "every row can be read at once"
+    assert lines == ["env_steps,train/loss,time/seconds", "16,,100.0", "32,0.25,200.0"]
     events = EventAccumulator(str(tmp_path)).Reload()
-    names = events.Tags()["scalars"]
-    assert sorted(names) == ["time/steps_per_second", "train/loss"]
-    for name in names:
-        assert [event.step for event in events.Scalars(name)] == [16, 32]
-        assert [event.value for event in events.Scalars(name)] == [float(row[name]) for row in rows]
+    assert sorted(events.Tags()["scalars"]) == ["time/seconds", "train/loss"]
+    for name in ("time/seconds", "train/loss"):
+        found = [(event.step, event.value) for event in events.Scalars(name)]
+        told = [(step, row[name]) for step, row in steps.items() if not math.isnan(row[name])]
+        assert found == told
 
 
 def write_and_be_interrupted(folder, config):
@@ -64,14 +64,17 @@ def test_a_resumed_run_has_no_doubled_rows_and_none_that_a_crash_left_half_writt
     assert read_steps(tmp_path) == ([16, 32, 48, 64], [16, 32, 48, 64])
 
 
-def test_a_file_removed_while_the_run_goes_on_is_an_error(tmp_path):
+def test_a_file_removed_while_the_run_goes_on_or_a_folder_in_its_place_is_an_error(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    with MetricsWriter(folder, small_config()) as writer:
+    with MetricsWriter(folder, CONFIG) as writer:
         writer.write(16, {"train/loss": 0.5})
         shutil.rmtree(folder)
         with pytest.raises(OSError, match="removed while the run went on"):
             writer.write(32, {"train/loss": 0.5})
+    (folder / "metrics.csv").mkdir(parents=True)
+    with pytest.raises(UserError, match="not a file"):
+        MetricsWriter(folder, CONFIG)
 
 
 WHOLE = b"env_steps,train/loss\r\n16,0.5\r\n32,0.5\r\n48,0.5\r\n"
@@ -98,7 +101,8 @@ DAMAGED = {
 
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_history_is_kept_and_said(damage, tmp_path, caplog):
-    path = tmp_path / "metrics.csv"
+    path, earlier = tmp_path / "metrics.csv", tmp_path / "metrics.csv.damaged-1"
+    earlier.write_bytes(b"of an earlier time")
     if DAMAGED[damage] is not None:
         path.write_bytes(DAMAGED[damage])
     assert not are_as_saved(tmp_path, saved_of(2))
@@ -107,7 +111,8 @@ def test_a_damaged_history_is_kept_and_said(damage, tmp_path, caplog):
     (line,) = caplog.messages
     n_left = len(path.read_text().splitlines()) - 2
     assert f"{path}: {CHANGED}, {n_left} rows up to step 32 can be read" in line
-    copies = list(tmp_path.glob("metrics.csv.damaged-*"))
+    assert earlier.read_bytes() == b"of an earlier time"
+    copies = [copy for copy in tmp_path.glob("metrics.csv.damaged-*") if copy != earlier]
     assert [copy.read_bytes() for copy in copies] == [DAMAGED[damage]] * bool(DAMAGED[damage])
     assert all(str(copy) in line for copy in copies)
     lines = path.read_text().splitlines()
@@ -126,14 +131,6 @@ def test_a_history_of_which_nothing_is_changed_is_cut_and_nothing_said(tmp_path,
     assert caplog.messages == []
 
 
-def test_an_earlier_damaged_history_is_not_replaced_by_a_later_one(tmp_path):
-    for content in (b"first\n", b"second\n"):
-        (tmp_path / "metrics.csv").write_bytes(content)
-        MetricsWriter(tmp_path, CONFIG, 32, saved_of(2)).__exit__(None, None, None)
-    assert (tmp_path / "metrics.csv.damaged-1").read_bytes() == b"first\n"
-    assert (tmp_path / "metrics.csv.damaged-2").read_bytes() == b"second\n"
-
-
 def test_a_version_that_logs_more_adds_columns_and_a_new_run_has_its_own(tmp_path, caplog):
     (tmp_path / "metrics.csv").write_bytes(WHOLE)
     with MetricsWriter(tmp_path, CONFIG, 48, saved_of(3)) as writer:
@@ -147,18 +144,3 @@ def test_a_version_that_logs_more_adds_columns_and_a_new_run_has_its_own(tmp_pat
         writer.write(16, {"train/other": 1.0})
     assert (tmp_path / "metrics.csv").read_text() == "env_steps,train/other\n16,1.0\n"
     assert caplog.messages == []
-
-
-def test_a_folder_in_place_of_the_file_is_one_line(tmp_path):
-    (tmp_path / "metrics.csv").mkdir()
-    with pytest.raises(UserError, match="not a file"):
-        MetricsWriter(tmp_path, CONFIG)
-
-
-def test_what_there_is_nothing_to_say_of_leaves_its_cell_empty(tmp_path):
-    with MetricsWriter(tmp_path, small_config()) as writer:
-        writer.write(16, {"rollout/return_mean": float("nan"), "time/steps_per_second": 1.0})
-        writer.write(32, {"rollout/return_mean": 0.5, "time/steps_per_second": 1.0})
-    assert (tmp_path / "metrics.csv").read_text().splitlines()[1:] == ["16,,1.0", "32,0.5,1.0"]
-    (event,) = EventAccumulator(str(tmp_path)).Reload().Scalars("rollout/return_mean")
-    assert (event.step, event.value) == (32, 0.5)

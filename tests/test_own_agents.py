@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.user_code import MY_AGENTS, MY_ENVS, forget_modules_of
 from utils import user_modules
 from utils.run_folder import load_run_config
 from utils.settings import all_settings, load_config, read_settings
+from utils.starting import ROOT
 
 NAME = "my_agents:MyAgent"
 TINY = {"memory_width": 8, "n_steps": 64, "echoes": 2}
@@ -175,6 +177,10 @@ class NoAgent:
     pass
 
 
+class Remembers(Echo):
+    pass
+
+
 class Unfinished(ActorCriticAgent):
     pass
 
@@ -235,6 +241,10 @@ FILES = {
     "my_agents.py": MORE,
     "raises.py": "\n1 / 0\n",
     "leaves.py": "raise SystemExit(3)\n",
+    "rewards.py": "def pay(): ...\n",  # one of our packages, too
+    "trainers.py": "from models import Registry\n",
+    "report.py": "def build_showcase(): ...\n",
+    "alike.py": "from utils.files import mine\n",
     "earlier.py": "from settings import Part\n",  # the name before utils.settings
     "bare.py": "from utils.settings import setting\nsetting('how loud')\n",
 }
@@ -242,11 +252,16 @@ MISTAKES = {
     "nowhere:A": "there is no module 'nowhere'",
     "my_agents.deeper:A": "there is no module 'my_agents.deeper'",
     "earlier:A": "there is no such class",
+    "alike:A": "utils/files.py is a part of this program: give your module another name",
+    "rewards:A": "rewards.py: there is no such class",
+    "trainers:A": "cannot import name 'Registry' from 'models'",
+    "report:A": "report.py and in report of this program. Give your file another name",
     "raises:A": "importing raises raised ZeroDivisionError: division by zero (",
     "bare:A": "required keyword-only argument: 'default' (",
     "leaves:A": "importing leaves raised SystemExit: 3 (",
     "my_agents:MyAgnt": "there is no such class. Did you mean 'MyAgent'?",
     "my_agents:NoAgent": "is no agent. Derive it from models.agent.ActorCriticAgent",
+    "my_agents:Remembers": "It is a memory, which an agent has: class MyAgent(models.baselines",
     "my_agents:Unfinished": "it lacks act, evaluate, initial_memory",
     "my_agents:NeverLooksAhead": "NeverLooksAhead.act takes no `advance`. Give it advance=True",
     "my_agents:NoMemory": "it lacks memory_class",
@@ -259,6 +274,60 @@ MISTAKES = {
     f"{'x' * 5000}:A b": "is not of the form module:Class",
     "models.helm:Helm": "is called HELM. Choose model=HELM",
 }
+
+
+USER = {
+    "utils.py": "def clip(x, low, high):\n    return min(max(x, low), high)\n",
+    "main.py": "raise SystemExit('mine')\n",
+    "report.py": "raise SystemExit('mine')\n",
+    "models/__init__.py": "",
+    "models/sizes.py": "N = 5\n",
+    "models/mine.py": "from models.baselines import LstmAgent\n\n\nclass Mine(LstmAgent): ...\n",
+    "envs/__init__.py": "from .corridor import Corridor\nfrom utils import clip\n",
+    "envs/corridor.py": """
+import gymnasium, utils
+from gymnasium.envs.classic_control import CartPoleEnv
+from models.sizes import N
+
+class Corridor(CartPoleEnv):
+    def step(self, action):
+        return super().step(utils.clip(action, 0, N))
+
+gymnasium.register("Corr-v0", "envs.corridor:Corridor", max_episode_steps=20)
+""",
+    "script.py": """
+IMPORTS
+if __name__ == "__main__":
+    settings = {"model": "models.mine:Mine", "n_envs": 2, "n_rollout_steps": 16, "n_steps": 64}
+    settings |= {"memory_width": 8, "device": "cpu", "showcase_minutes": None}
+    here = {"env": "envs.corridor:Corr-v0", "env_processes": True}
+    for run in helm.train(settings | here, run_id="run"), helm.train(settings, env=Corridor):
+        with helm.load(run, env=None if "Corr-v0" in str(run) else Corridor) as player:
+            player.act(player.reset(seed=0))
+    try:
+        import main
+    except SystemExit as error:
+        print("main is", error)
+""",
+}
+ORDERS = (
+    "import helm\nfrom envs.corridor import Corridor",
+    "from envs.corridor import *\nimport helm",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("imports", ORDERS)
+def test_modules_of_the_users_stand_beside_ours_of_the_same_names(imports, folder, monkeypatch):
+    for name, content in USER.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(content.replace("IMPORTS", imports))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    eval_it = [str(ROOT / "eval.py"), "--n-episodes=1", "--ckpt-path=experiments/Mine/Corr-v0/run"]
+    for words, last in ((["script.py"], "main is mine"), (eval_it, "written to ")):
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert last in done.stdout
 
 
 def test_a_mistake_in_an_agent_gets_one_line(folder, capsys):

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 from pathlib import Path
 
@@ -62,6 +63,37 @@ def test_a_run_alone_has_no_interval_and_counts_once(runs):
     (line,) = compared("runs/helm0", "runs/../runs/helm0", "--axis", "seconds")
     assert (line["seconds"], line["low"], line["runs"]) == ("3.5", "", "1")
     assert not (runs / "curves_improvement.csv").exists()
+
+
+def test_pictures_for_a_paper_and_scores_over_environments(runs, capsys):
+    for seed, (ours, other) in enumerate(((5.0, 1.0), (6.0, 2.0), (7.0, 3.0))):
+        write_run(f"runs/b{seed}", [0.0, ours], seed=seed, env="B_v0")
+        write_run(f"runs/c{seed}", [0.0, other], seed=seed, env="B_v0", model="CNN-PPO")
+    metrics = "rollout/return_mean,time/seconds"
+    assert plot.main(["runs", "--format", "pdf,tex", "--metric", metrics, "--output", "a.svg"]) == 0
+    names = ("a_rollout_return_mean", "a_time_seconds")
+    endings = (".pdf", ".tex", ".svg", "_aggregate.pdf", "_profile.csv")
+    assert {f"{name}{ending}" for name in names for ending in endings} <= set(os.listdir())
+    assert Path("a_time_seconds.pdf").read_bytes().startswith(b"%PDF")
+    tex = Path(f"{names[0]}.tex").read_text()
+    assert tex.count("\\begin{axis}") == tex.count("\\end{axis}") == 2
+    assert "title={B\\_v0}" in tex
+    assert "(16,0) (32,6)" in tex  # HELM's mean
+    cnn, helm = rows(f"{names[0]}_aggregate.csv", ".")
+    # In Maze-v0 0.1 is 0 and 0.7 is 1, in B_v0 1 and 7.
+    maze, other = ([(each - 0.1) / 0.6 for each in (0.5, 0.6, 0.7)], [4 / 6, 5 / 6, 1])
+    middle = sorted(maze + other)[1:-1]
+    assert float(helm["IQM, normalised"]) == pytest.approx(sum(middle) / 4)
+    assert float(helm["low"]) < float(helm["IQM, normalised"]) < float(helm["high"])
+    assert float(cnn["IQM, normalised"]) < float(helm["low"])
+    above = [float(row["runs above"]) for row in rows(f"{names[0]}_profile.csv", ".")]
+    for profile in (above[:51], above[51:]):
+        assert profile == sorted(profile, reverse=True)
+        assert profile[-1] == 0
+    assert above[0] == pytest.approx(3 / 5)  # both are the lowest of their environment once
+    assert "'jpg' is none of png, svg, pdf, tex" in refusal(
+        capsys, ["runs", "--format", "jpg"], plot.main
+    )
 
 
 def test_runs_of_unequal_length_are_averaged_where_all_have_been(runs, capsys):
@@ -197,7 +229,7 @@ def test_a_curve_begins_where_an_episode_has_ended(runs, capsys):
         (["runs", "--metric", "rollout/return_men"], "Did you mean 'rollout/return_mean'?"),
         (["runs", "--panels", "env,evn"], "--panels evn: no setting of these runs. Did you mean"),
         (["runs", "--by", "modle"], "--by modle: no setting of these runs. Did you mean 'model'?"),
-        (["runs", "--output", "curves.pdf"], "--output curves.pdf: name a file ending in .png or"),
+        (["runs", "--output", "curves.gif"], "--output curves.gif: name a file ending in .png, "),
         (["runs", "--output", "nowhere/x.png"], "there is no folder nowhere"),
         ([], "required: FOLDER"),
     ],

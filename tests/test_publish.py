@@ -18,9 +18,11 @@ import main as main_program
 import publish as publish_program
 from eval import FILES
 from publish import Facts, card, redact_paths
+from rewards.suggesters.answer_cache import AnswerCache
 from tests.bad_inputs.harness import refused
 from tests.fake_hub import OWNER, FakeHub, Repository
 from tests.runs import LSTM, SAC, folder_of, train, words_of
+from tests.test_answer_cache import ANSWER, QUESTION, with_answer
 from tests.tiny_clip import tiny_settings
 from utils.errors import escape
 from utils.settings import load_config
@@ -167,6 +169,7 @@ def test_places_of_this_machine_stay_here(run):
     texts = [Path("out", name).read_text() for name in ("run.json", "README.md", "config.json")]
     assert not re.search(f"secret|/home|{Path.cwd()}", "".join(texts))
     assert "mine.json" in texts[0]
+    assert "--config config.json" in texts[1]  # the published one, which others have
     assert '"--var=recognition_stimuli=them"' in texts[0]
 
 
@@ -257,6 +260,13 @@ def test_without_a_network_nothing_is_played_or_written(run, hub, capsys):
     assert "nothing of it has been fetched before" in line
 
 
+def test_an_answer_cache_in_use_is_published_as_one_file(run, tmp_path):
+    evaluated(run)
+    cache = with_answer(tmp_path / "in_use.sqlite")
+    publish(run, "--folder", "out", "--answers", cache.path)
+    assert AnswerCache(Path("out/answers.sqlite")).find([QUESTION]) == [ANSWER]
+
+
 MISTAKES = [
     *(("eval", [f"hub:{name}"], "Repo id must use") for name in ("", "a b/c")),
     ("eval", ["hub:maze"], "a repository is named OWNER/NAME"),
@@ -276,6 +286,7 @@ MISTAKES = [
     ),
     ("publish", ["RUN", NAME, "--revision", " "], "--revision is empty"),
     ("publish", ["RUN", NAME, "--checkpoint", "last"], "--checkpoint last: there is no"),
+    ("publish", ["RUN", NAME, "--answers", "no"], "--answers no: no answer cache (unable to"),
     ("publish", ["RUN", "another/maze"], "does not let you write there"),
     ("", ["RUN", NAME], "Run: hf auth login"),
     ("hf_wrong", ["RUN", NAME], "Run: hf auth login"),

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from rewards.suggesters import server
 from rewards.suggesters.answer_cache import AnswerCache
-from rewards.suggesters.rules import TextState
+from rewards.suggesters.household import YesNoSuggester
+from rewards.suggesters.rules import Household, TextState
 from tests.model_server import CHOP, Turns, said, serving
 from tests.test_suggesters import settings
 from utils.errors import RunError, UserError
+from utils.household import Goal
 
 SCENES = [TextState(f"you see {thing}.", "", "", {}) for thing in ("tree", "cow", "water", "iron")]
 KEY = "sk-of-nobody-0123456789"
@@ -65,7 +67,8 @@ def test_a_server_suggests_and_is_asked_once(api, answer, suggester, tmp_path):
     ((path, headers, body),) = turns.asked
     assert path == f"/v1/{'chat/' if api == 'chat' else ''}completions"
     assert headers["Authorization"] == f"Bearer {KEY}"
-    assert (body["model"], body["stop"], body["max_tokens"]) == ("tiny", "\n\n", 200)
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("tiny", 0.1, 200)
+    assert body.get("stop") == (None if api == "chat" else "\n\n")
     assert "You see tree. What do you do?\n" in prompt_of(body)
     assert found.metrics()["suggester/tokens"] == (9 if api == "chat" else 0)
     assert found.metrics()["suggester/requests"] == 1
@@ -174,17 +177,34 @@ def test_the_key_is_in_no_error_though_the_server_repeats_it(suggester):
     assert KEY not in str(caught.value)
 
 
-def test_log_probabilities_of_yes_and_no_are_told(suggester):
-    top = {" Yes": -0.25, " No": -1.5}
-    with serving(Turns({"choices": [{"logprobs": {"top_logprobs": [top]}}]})) as turns:
-        assert suggester(turns).top_log_probabilities(["Is it?", "Is it not?"]) == [top, top]
-    assert turns.asked[0][2]["logprobs"] == 5
+MUGS = Household(None, [], {"mug": "sink", "cup": "sofa", "jug": "bed"})
+TOP = {"choices": [{"logprobs": {"top_logprobs": [{" Yes": -3.0, " No": -0.25}]}}]}
+
+
+def test_yes_and_no_are_asked_once_for_all_runs_within_the_budget(suggester, caplog):
+    with serving(Turns(TOP)) as turns:
+        first = YesNoSuggester(suggester(turns, suggester_budget=2))
+        (goals,) = first.goals([MUGS])
+        state = first.state_dict()
+        resumed = YesNoSuggester(suggester(turns, suggester_budget=2))
+        resumed.load_state_dict(state)
+        assert resumed.goals([MUGS]) == first.goals([MUGS]) == [goals]
+        second = YesNoSuggester(suggester(turns))
+        assert second.goals([MUGS]) == [[Goal("mug"), Goal("cup"), Goal("jug")]]
+    assert set(goals) < {Goal("mug"), Goal("cup"), Goal("jug")}
+    assert (len(goals), len(turns.asked)) == (2, 3)
+    assert (turns.asked[0][0], turns.asked[0][2]["logprobs"]) == ("/v1/completions", 5)
+    assert second.metrics()["suggester/from_cache"] == 2
+    assert len([each for each in caplog.records if "all 2 requests" in each.message]) == 2
 
 
 @pytest.mark.parametrize("turn", [said("Yes"), {"choices": [{"logprobs": None}]}, 401])
-def test_a_server_that_does_not_tell_them_is_one_line(suggester, turn):
-    with serving(Turns(turn)) as turns, pytest.raises(RunError, match="suggester_url") as caught:
-        suggester(turns).top_log_probabilities(["Is it?"])
+def test_without_their_probabilities_the_run_ends_or_goes_on(suggester, turn):
+    with serving(Turns(turn)) as turns:
+        with pytest.raises(RunError, match="suggester_url") as caught:
+            YesNoSuggester(suggester(turns)).goals([MUGS])
+        going_on = suggester(turns, suggester_failure="no-suggestions")
+        assert YesNoSuggester(going_on).goals([MUGS]) == [[]]
     assert "\n" not in str(caught.value)
 
 

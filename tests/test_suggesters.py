@@ -1,9 +1,13 @@
 """Language models that suggest: questions, answers, cache and costs."""
 
 import json
+from threading import Semaphore
+from time import sleep
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.language import generation
 from rewards.suggesters import language_model
@@ -12,7 +16,7 @@ from rewards.suggesters.rules import TextState
 from tests.golden_data import GOLDEN
 from tests.test_answer_cache import n_kept
 from tests.tiny_decoders import write_decoder
-from utils.errors import UserError
+from utils.errors import RunError, UserError
 from utils.settings import declared
 
 ANSWERS = json.loads((GOLDEN / "ellm" / "lm_answers.json").read_text())
@@ -31,8 +35,10 @@ def settings(kind, **changes):
 class Answering(language_model.PromptedSuggester):
     """Gives a given answer."""
 
-    def __init__(self, cache, answer, asks_again=False):
-        super().__init__(cache, asks_again)
+    model_id = "nobody"
+
+    def __init__(self, cache, answer, asks_again=False, wait="for-answers"):
+        super().__init__(cache, asks_again, wait)
         self.answer, self.n_asked = answer, 0
 
     def question(self, situation):
@@ -63,6 +69,81 @@ def test_answers_are_read_and_remembered_as_the_original_does(row, cache):
     assert suggester.counts["from_cache"] == row["queries_answered_from_memory"]
     assert suggester.counts["rejected"] == row["rejections_counted"]
     assert row["accepted"] == (suggester.n_asked == 1)
+
+
+def test_a_rejected_answer_is_asked_for_again_by_the_next_run_alone(cache):
+    suggester, resumed = (Answering(cache, "I am sorry, I cannot.") for _ in range(2))
+    assert [suggester.suggest([FIELD]) for _ in range(3)] == [[[]]] * 3
+    resumed.load_state_dict(json.loads(json.dumps(suggester.state_dict())))
+    assert resumed.suggest([FIELD]) == [[]]
+    assert (suggester.n_asked, suggester.counts["rejected"], resumed.n_asked) == (1, 1, 0)
+    assert n_kept(cache) == 0
+    # One that an earlier version has kept does not stand in the way.
+    cache.keep(suggester.question(FIELD), Completion("I am sorry, I cannot."))
+    assert Answering(cache, "- Sleep").suggest([FIELD]) == [["sleep"]]
+    assert Answering(cache, None).suggest([FIELD]) == [["sleep"]]
+
+
+SAID = {
+    "- Chop tree\n- Drink water\n": ["chop tree", "drink water"],
+    "Sure! Here is my plan:\n\n- Chop tree\n\n- Drink water": ["chop tree", "drink water"],
+    "1. Chop tree\n2) Drink water.\nGood luck!": ["chop tree", "drink water"],
+    "* **Chop tree**: to get wood\n  • Drink water (thirsty)": ["chop tree", "drink water"],
+    "<think>\n- Sleep?\n</think>\n- `Chop tree` - it is near": ["chop tree"],
+    "<think>\n- Sleep?": None,
+    "-": [],
+    "": None,
+    "I'm sorry - I cannot do that.": None,
+}
+
+
+@pytest.mark.parametrize("answer", SAID)
+def test_lists_of_chat_models_are_read(answer):
+    assert language_model.listed_goals(answer) == SAID[answer]
+
+
+@given(st.lists(st.text("abc ", min_size=1).filter(str.strip), min_size=1))
+def test_a_plain_list_is_read_as_in_the_original(goals):
+    answer = "\n".join(f"- {goal}." for goal in goals)
+    assert (
+        language_model.listed_goals(answer)
+        == language_model.goals_of(answer)
+        == [goal.strip() for goal in goals]
+    )
+
+
+class Slow(Answering):
+    """Answers when it may."""
+
+    def __init__(self, *given, **more):
+        super().__init__(*given, **more)
+        self.may = Semaphore(0)
+
+    def ask(self, questions):
+        self.may.acquire(timeout=60)  # a failed test must end
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return super().ask(questions)
+
+    def look(self):
+        """Return the goals of a scene once its answer has come."""
+        self.may.release()
+        while self.pending:
+            found = self.suggest([FIELD])
+            sleep(0.001)
+        return found
+
+
+@pytest.mark.parametrize(("wait", "meanwhile"), [("no-goals", []), ("last-goals", None)])
+def test_a_new_scene_does_not_wait_for_its_answer(cache, wait, meanwhile):
+    slow = Slow(cache, "- Chop tree", wait=wait)
+    assert [slow.suggest([FIELD]) for _ in range(3)] == [[meanwhile]] * 3
+    assert slow.look() == [["chop tree"]]
+    assert (slow.n_asked, slow.counts["asked"], slow.counts["from_cache"]) == (1, 1, 1)
+    slow.answer = RunError("the server is gone")
+    assert slow.suggest([FIELD._replace(status="you feel sleepy.")]) == [meanwhile]
+    with pytest.raises(RunError, match="is gone"):
+        slow.look()
 
 
 def test_no_answer_is_asked_for_again_and_a_rejected_one_is_not(cache):
@@ -149,7 +230,8 @@ def test_number_and_threshold_choose_among_kept_scores(suggester, cache, monkeyp
     assert suggester(suggestion_threshold=0.0).suggest([FIELD]) == [[]]
     other = FIELD._replace(scene="you see water.")  # kept scores of another form
     cache.keep(suggester().question(other), Completion("[1, 2]"))
-    assert suggester().suggest([other]) == [[]]
+    with pytest.raises(pytest.fail.Exception, match="asked anew"):
+        suggester().suggest([other])
 
 
 def test_writing_gives_all_new_situations_at_once_to_the_model(suggester, monkeypatch):

@@ -10,6 +10,7 @@ from rewards.suggested_goals import Tidying
 from rewards.suggesters.household import YesNoSuggester, prompt
 from rewards.suggesters.rules import HouseholdOracle, HouseholdSuggester
 from tests.test_housekeep_text import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE, SINK, laid_out
+from tests.test_yes_no import Answers
 from utils.household import Goal
 from utils.settings import load_config
 
@@ -73,7 +74,7 @@ def test_without_judgement_every_thing_and_every_place_is_worth_it():
 
 def test_a_language_model_is_paid_for_what_it_thinks():
     wrong = {prompt(Goal("mug", "kitchen fridge")): {" Yes": -0.1, " No": -3.0}}
-    suggester = YesNoSuggester(lambda asked: [wrong.get(each, {" No": -0.1}) for each in asked])
+    suggester = YesNoSuggester(Answers(lambda asked: wrong.get(asked, {" No": -0.1})))
     layer = house(suggester, mug="kitchen sink", milk="kitchen table")
     assert pay(layer, PICK_UP, *TO_FRIDGE, PLACE) == [2.5, 0, 0, 0, 2.5]
 

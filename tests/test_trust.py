@@ -151,8 +151,10 @@ def received(in_empty_folder, monkeypatch, somebody_else):
     """Return a received run folder full of code; the same code lies in the current folder."""
     folder = train("CNN", "received", **TINY)
     unfinished(Path(shutil.copytree(folder, "begun")))
-    for name in ("__init__.py", "test_evil.py", "evil.py", "__main__.py"):
+    alike = [f"{top}/{part}" for top in ("envs", "models") for part in ("__init__.py", "evil.py")]
+    for name in ("__init__.py", "test_evil.py", "evil.py", "__main__.py", "utils.py", *alike):
         for place in (Path(), folder, Path("begun")):
+            (place / name).parent.mkdir(exist_ok=True)
             (place / name).write_text(EVIL.format(str(in_empty_folder / MARKER)))
     somebody_else()
     monkeypatch.setattr(sys, "path", [str(in_empty_folder), *sys.path])
@@ -165,6 +167,7 @@ NAMES = [
     *("unittest.__main__:X", "antigravity:X", "venv.__main__:X", "this:X", "evil:X"),
     *("evil.deeper:X", "received.evil:X", "begun.evil:X", "pytest.__main__:X", "pip.__main__:X"),
     *("torch.utils.collect_env:X", "minigrid:evil:X", "minigrid.manual_control:X", "main:X"),
+    *("envs.evil:X", "models:X", "utils:X"),
     *("tests.conftest:X", "__main__:X", "os:X", "test_evil:X", "evil:X:Y", "sitecustomize:X"),
 ]
 PLACES = ["/etc", "begun", "../outside", "file:///etc/passwd", "~/.ssh", "somebody/model", "evil"]

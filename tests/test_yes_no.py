@@ -17,19 +17,37 @@ for row in DATA["suitable"]:
     SUITABLE[row["object"]] += [row["receptacle"]] * row["suitable"]
 
 
+class Answers:
+    """A language model that answers by a function, and its questions."""
+
+    def __init__(self, answer):
+        self.answer, self.prompts, self.state = answer, [], 0
+
+    def first_tokens(self, prompts, shared):
+        self.prompts.append(prompts)
+        assert all(each.startswith(shared) for each in prompts)
+        return [self.answer(each) for each in prompts]
+
+    def metrics(self):
+        return {"suggester/asked": self.state}
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
 class Asked:
     """A suggester that asks a table of suitable places, and its questions."""
 
     def __init__(self):
-        self.suggester, self.prompts = YesNoSuggester(self._answers), []
         pairs = {
             Goal(row["object"], row["receptacle"]): row["suitable"] for row in DATA["suitable"]
         }
-        self._table = {prompt(pair): YES if is_yes else NO for pair, is_yes in pairs.items()}
-
-    def _answers(self, prompts):
-        self.prompts.append(prompts)
-        return [self._table[each] for each in prompts]
+        table = {prompt(pair): YES if is_yes else NO for pair, is_yes in pairs.items()}
+        self.model = Answers(table.get)
+        self.suggester, self.prompts = YesNoSuggester(self.model), self.model.prompts
 
 
 SUGGESTERS = {
@@ -59,7 +77,7 @@ def in_words(row):
 def test_a_thing_is_placed_where_the_model_says_yes_and_picked_up_where_it_does_not(row):
     probability = probability_of_yes(row["top_log_probabilities"])
     assert probability == pytest.approx(row["probability_of_yes"], rel=1e-12)
-    suggester = YesNoSuggester(lambda _: [row["top_log_probabilities"]], row["threshold"])
+    suggester = YesNoSuggester(Answers(lambda _: row["top_log_probabilities"]), row["threshold"])
     held, lying = Household("mug", ["sink"], {}), Household(None, ["sink"], {"mug": "sink"})
     assert suggester.goals([held]) == [[Goal("mug", "sink")] if row["accepted"] else []]
     assert suggester.goals([lying]) == [[] if row["accepted"] else [Goal("mug")]]
@@ -83,11 +101,20 @@ def test_a_pair_is_asked_about_once_and_all_new_ones_together():
     assert asked.suggester.goals(HOUSEHOLDS) == first
     assert len(asked.prompts) == 1
     assert asked.suggester.metrics()["yes_no/n_lookups"] > 2 * n_asked
-    other = Asked()  # answers are kept with a run
+    other, asked.model.state = Asked(), 7  # answers are kept with a run, and its costs
     other.suggester.load_state_dict(json.loads(json.dumps(asked.suggester.state_dict())))
     assert other.suggester.metrics() == asked.suggester.metrics()
     assert other.suggester.goals(HOUSEHOLDS) == first
     assert other.prompts == []
+
+
+def test_a_pair_without_an_answer_is_no_goal_and_is_asked_about_again():
+    held, lying = Household("mug", ["sink"], {}), Household(None, ["sink"], {"mug": "sink"})
+    silent = Answers(lambda _: None)
+    suggester = YesNoSuggester(silent)
+    assert suggester.goals([held, lying]) == [[], []]
+    silent.answer = lambda _: YES
+    assert suggester.goals([held, lying]) == [[Goal("mug", "sink")], []]
 
 
 def test_the_question_follows_three_examples_with_their_answers():

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from models.agent import QAgent, SequenceBatch, Step
-from trainers.losses import double_q_targets, follow, gather_q, masked_mean
+from models.observations import AgentInput
+from trainers.losses import double_q_targets, follow, gather_q, masked_mean, reduced_precision
 from trainers.off_policy import (
-    EpsilonSettings,
+    DoubleDqnSettings,
     OffPolicyLearner,
     OffPolicySettings,
     epsilon_after,
@@ -25,7 +26,7 @@ from utils.settings import setting
 
 
 @dataclass(frozen=True)
-class DqnSettings(OffPolicySettings, EpsilonSettings):
+class DqnSettings(OffPolicySettings, DoubleDqnSettings):
     title = "DQN"
 
     exploration_fraction: float = setting(
@@ -57,11 +58,11 @@ class DQN(OffPolicyLearner):
         n_falling = config.exploration_fraction * (config.n_steps - self.n_warmup_steps)
         return epsilon_after(n_explored, n_falling, 1.0, final)
 
-    def explore(self, step: Step) -> Step:
+    def explore(self, step: Step, percept: AgentInput) -> Step:
         # Environments step together, so epsilon falls by one step from each to the next.
-        n_envs = len(step.actions)
+        n_envs = percept.n_envs
         epsilons = [self.epsilon_after(self.n_explored + n) for n in range(n_envs)]
-        drawn = self.random_actions(n_envs)
+        drawn = self.random_actions(percept)
         return step._replace(actions=epsilon_greedy(step.actions, drawn, epsilons))
 
     def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
@@ -69,9 +70,11 @@ class DQN(OffPolicyLearner):
 
         # y = r + gamma (1 - terminated) Q_target(s', argmax_a Q(s', a)). Both networks read the
         # whole sequence [T+1, B, A]; dropout stays on in both, as in the original.
-        values = agent.values(sequences)
+        with reduced_precision(config.update_dtype, agent.device):
+            values = agent.values(sequences).float()
+            with torch.no_grad():
+                following = self.target.values(sequences)[1:].float()
         with torch.no_grad():
-            following = self.target.values(sequences)[1:]
             discounts = config.gamma * (1 - sequences.terminated)
             targets = double_q_targets(sequences.rewards, discounts, values[1:], following)
 

@@ -20,8 +20,8 @@ from models.observations import AgentInput, ObservationBatch
 from trainers.checkpoint import FinetuneSettings
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
 from trainers.learner import Learner, MeanMetrics, Transition
-from trainers.losses import double_q_targets, follow, n_step_returns
-from trainers.off_policy import EpsilonSettings, epsilon_after, epsilon_greedy
+from trainers.losses import double_q_targets, follow, n_step_returns, reduced_precision
+from trainers.off_policy import DoubleDqnSettings, epsilon_after, epsilon_greedy
 from utils.errors import NotFiniteError
 from utils.saved_state import load_moments, moments, with_moments
 from utils.settings import setting
@@ -36,7 +36,7 @@ COUNTS = ("n_seen", "n_updates", "paid", "first_reward_step")
 
 
 @dataclass(frozen=True)
-class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
+class NStepDqnSettings(FrameReplaySettings, DoubleDqnSettings, FinetuneSettings):
     title = "EllmDQN"
 
     learning_starts: int = setting(
@@ -216,12 +216,14 @@ class EllmDQN(Learner):
 
         # y = R + gamma^n Q_target(s', argmax_a Q(s', a)), of features that both networks share.
         with torch.no_grad():
-            following = agent.features(steps.following)
-            online, target = agent.head(following), self.target(following)
-            targets = double_q_targets(returns, discounts, online, target)
+            with reduced_precision(config.update_dtype, agent.device):
+                following = agent.features(steps.following)
+                online, target = agent.head(following), self.target(following)
+            targets = double_q_targets(returns, discounts, online.float(), target.float())
 
         # L = huber(Q(s, a) - y)
-        values = agent.head(agent.features(steps.observations))
+        with reduced_precision(config.update_dtype, agent.device):
+            values = agent.head(agent.features(steps.observations)).float()
         chosen = values.gather(-1, steps.actions[:, None]).squeeze(-1)
         loss = F.smooth_l1_loss(chosen, targets)
         self.optimizer.zero_grad()

@@ -55,7 +55,10 @@ class Learner(Protocol):
     """
 
     reads: ClassVar[tuple[type[Part], ...]]
+    config: Any
     agent: Agent
+    ranks: Ranks
+    reward: "Reward | None"
     folder: Path | None = None
 
     def __init__(

@@ -54,9 +54,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class EpsilonSettings(Config):
-    title = "exploration"
+class DoubleDqnSettings(Config):
+    title = "DQN and EllmDQN"
 
+    update_dtype: str = setting(
+        "type of products in a gradient step: float32, or bfloat16 by automatic mixed precision",
+        choices=("float32", "bfloat16"),
+        default="float32",
+    )
     epsilon_final: float | None = setting(
         "share of random actions in the end; null: of DQN one in the longest episode of the "
         "warm-up, of EllmDQN 0.01",
@@ -122,7 +127,7 @@ class OffPolicyLearner(Learner):
     def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         """Take one gradient step and return its metrics."""
 
-    def explore(self, step: Step) -> Step:
+    def explore(self, step: Step, percept: AgentInput) -> Step:
         """Apply exploration to the chosen actions."""
         return step
 
@@ -174,12 +179,15 @@ class OffPolicyLearner(Learner):
         # In the warm-up, too, the agent acts: its memory has to read every step.
         step = self.agent.act(percept, memory)
         if self.is_warming_up:
-            return step._replace(actions=self.random_actions(percept.n_envs))
-        return self.explore(step)
+            return step._replace(actions=self.random_actions(percept))
+        return self.explore(step, percept)
 
-    def random_actions(self, n_envs: int) -> Tensor:
-        """Return uniform actions.  [N] int64"""
-        return torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
+    def random_actions(self, percept: AgentInput) -> Tensor:
+        """Return uniform actions among those that are allowed.  [N] int64"""
+        masks = percept.observations.action_masks
+        if masks is not None:
+            return torch.multinomial(masks.float(), 1).squeeze(-1)
+        return torch.randint(self.agent.n_actions, (percept.n_envs,), device=self.agent.device)
 
     def observe(self, transition: Transition) -> None:
         percept, step = transition.percept, transition.step

@@ -189,7 +189,8 @@ class Rollout:
         following = self.context.roll(-1, 0)
         following[ends] = self.contexts_at_ends[ends]
         context = torch.cat((self.context, following)).flatten(0, 1)
-        return Transitions(observations, context, self.actions.flatten(), self.rewards.flatten())
+        actions, rewards = self.actions.flatten(), self.rewards.flatten()
+        return Transitions(observations, context, actions, rewards, self.is_first)
 
     def estimate(self, gamma: float, gae_lambda: float) -> None:
         """Compute advantages and returns."""
@@ -234,6 +235,7 @@ class Rollout:
     def batch(self, samples: Tensor) -> Batch:
         """Return a batch of samples, numbers [B]."""
         n, t = samples // self.n_steps, samples % self.n_steps
+        masks = self.observations.action_masks
         return Batch(
             observations=self._batch_of_all.select((self.n_past + t) * self.n_envs + n),
             actions=self.actions[t, n],
@@ -242,6 +244,7 @@ class Rollout:
             advantages=self.advantages[t, n],
             returns=self.returns[t, n],
             context=self.context[t, n],
+            action_masks=None if masks is None else masks[t, n],
         )
 
 

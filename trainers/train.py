@@ -45,6 +45,7 @@ RAGGED = {
     "run.collector.memory",
     "run.collector.sentences",
     "run.learner.replay",
+    "run.learner.reward.visited",
     "run.learner.guide_memory",
     "run.learner.past",
     "run.learner.running",

@@ -1,5 +1,7 @@
 """Files of the Hugging Face hub: downloads, kept in its cache, and uploads."""
 
+import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +9,10 @@ from typing import Any
 
 UNAUTHORISED, FORBIDDEN = 401, 403  # HTTP statuses of the hub
 NOT_LOGGED_IN = "you are not logged in there. Run: hf auth login, or set HF_TOKEN"
+
+# A failure is told as HubError; the clients' logs of every request are no part of our output.
+os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class HubError(Exception):

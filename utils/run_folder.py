@@ -53,6 +53,8 @@ from utils.settings import (
 )
 from utils.starting import cli_command
 from utils.user_modules import (
+    OWN_PACKAGES,
+    PROGRAMS,
     has_file,
     is_environment_package,
     is_never_named,
@@ -76,7 +78,6 @@ PACKAGES = (
     *("open_clip_torch", "transformers"),
 )
 HARDWARE = ("cpu", "threads", "gpus", "cuda")  # of another order of sums come other last bits
-NOT_TRAINING = ("tests", "benchmarks")
 GIB = 2**30
 
 log = logging.getLogger(__name__)
@@ -319,10 +320,9 @@ def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> lis
 def source_sha256() -> str:
     """Return the sha256 of all that can run in a training: the programs and their packages."""
     # All of it rather than the imported modules: they depend on the settings.
-    packages = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
-    files = [*ROOT.glob("*.py")]
-    for package in packages:
-        files += [] if package.name in NOT_TRAINING else package.rglob("*.py")
+    files = [ROOT / f"{name}.py" for name in ("helm", *PROGRAMS)]
+    for package in OWN_PACKAGES:
+        files += (ROOT / package).rglob("*.py")
     digest = hashlib.sha256()
     for file in sorted(filter(Path.is_file, files)):
         content = file.read_bytes()

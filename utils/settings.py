@@ -28,6 +28,7 @@ import re
 import textwrap
 import types
 import typing
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,14 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from utils.errors import UserError, did_you_mean, escape, raise_any, shortened
 from utils.files import read_bytes
-from utils.user_modules import is_named, module_folder, named_modules, search
+from utils.user_modules import (
+    imported,
+    is_named,
+    module_folder,
+    named_modules,
+    parts_of,
+    search,
+)
 
 MOST_SEED = 2**32 - 1
 KINDS = {
@@ -325,6 +333,68 @@ class Registry:
         return {name: self.find(name).reads for name in self.places}
 
 
+class OwnRegistry(Registry):
+    """A registry that knows classes of the user's own, too, as module:Class.
+
+    They derive from the class `base`, in the same notation.
+    """
+
+    base: ClassVar[str]
+
+    def known_as(self, name: str) -> str | None:
+        return name if is_named(name) else super().known_as(name)
+
+    def find(self, name: str) -> Any:
+        """Return a class; UserError where one of the user's own is missing or incomplete."""
+        if not is_named(name):
+            return super().find(name)
+        listed = [key for key, place in self.places.items() if place == name]
+        if listed:
+            raise UserError(
+                f"{self.setting}: '{name}' is called {listed[0]}. Choose {self.setting}={listed[0]}"
+            )
+        module, class_name = parts_of(self.setting, name)
+        found, base = imported(self.setting, module), pkgutil.resolve_name(self.base)
+        kind = getattr(found, class_name, None)
+        where = f"{self.setting}: '{class_name}' of {getattr(found, '__file__', module)}"
+        if kind is None:
+            known = {key: each for key, each in vars(found).items() if _is_kind(each, base)}
+            classes = [key for key, each in known.items() if each.__module__ == module]
+            raise UserError(f"{where}: there is no such class.{did_you_mean(class_name, classes)}")
+        if not _is_kind(kind, base):
+            raise UserError(f"{where} is no {self.title}. {self.remedy(kind)}")
+        missing = sorted(getattr(kind, "__abstractmethods__", ()))
+        declared = {key for each in kind.__mro__ for key in inspect.get_annotations(each)}
+        missing += sorted(
+            key for key in {"memory_class", "reads"} & declared if not hasattr(kind, key)
+        )
+        if missing:
+            raise UserError(f"{where} is not whole, it lacks {', '.join(missing)}")
+        if not _are_settings(kind.reads):
+            raise UserError(
+                f"{where}: `reads` must be a tuple of classes of settings: each derived from "
+                "utils.settings.Part, a dataclass(frozen=True) itself, its fields made by "
+                "utils.settings.setting"
+            )
+        return kind
+
+    def remedy(self, kind: object) -> str:
+        return f"Derive it from {self.base.replace(':', '.')}"
+
+
+def _is_kind(kind: object, base: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, base)
+
+
+def _are_settings(reads: object) -> bool:
+    return isinstance(reads, tuple) and all(
+        _is_kind(part, Part)
+        and "__dataclass_fields__" in vars(part)
+        and all("help" in field.metadata for field in dataclasses.fields(part))
+        for part in reads
+    )
+
+
 class Program(NamedTuple):
     """The parts of a program's settings.
 
@@ -394,21 +464,28 @@ class SettingsIndex(NamedTuple):
 
 
 def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
-    """Return every setting by its name; a wrong declaration of the user's agent is a UserError."""
-    name = chosen.get("model")
-    if not is_named(name):
+    """Return every setting by its name; a wrong declaration of the user's own is a UserError."""
+    own = own_choices(chosen)
+    if not own:
         return _declared(_all_parts(chosen))
+    where = ", ".join(f"{key}: '{name}'" for key, name in own.items())
     try:
         found = _declared(_all_parts(chosen))
     except (TypeError, NameError) as error:
-        raise UserError(f"model: '{name}': {error}") from None
+        raise UserError(f"{where}: {error}") from None
     for each in found.keys() - all_settings().keys():
         if not set(found[each].kinds) <= KINDS.keys():
             raise UserError(
-                f"model: '{name}': its setting '{each}' must be an int, float, bool or str, "
+                f"{where}: its setting '{each}' must be an int, float, bool or str, "
                 "perhaps with | None"
             )
     return found
+
+
+def own_choices(chosen: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that choose classes of the user's own, module:Class."""
+    own = (key for key, each in installed().registries.items() if isinstance(each, OwnRegistry))
+    return {key: chosen[key] for key in own if is_named(chosen.get(key))}
 
 
 def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
@@ -509,9 +586,8 @@ def _all_parts(chosen: Mapping[str, Any]) -> tuple[type[Part], ...]:
 def _tables(chosen: Mapping[str, Any]) -> dict[str, dict[str, tuple[type[Part], ...]]]:
     registries = installed().registries
     tables = {setting: registry.settings() for setting, registry in registries.items()}
-    name = chosen.get("model")
-    if is_named(name):
-        tables["model"][name] = registries["model"].find(name).reads
+    for setting, name in own_choices(chosen).items():
+        tables[setting][name] = registries[setting].find(name).reads
     return tables
 
 
@@ -578,7 +654,7 @@ def load_config(
     overrides = list(overrides)
     from_file = given_by_file(file)
     from_python = [override("settings", *each) for each in values.items()]
-    chosen = chosen_agent(overrides, values, _values(from_file))
+    chosen = own_classes(overrides, values, _values(from_file))
     defaults = [Override("default", *each) for each in default_settings(chosen).items()]
     above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
     good = _good([*defaults, *from_file, *above], chosen, problems)
@@ -638,19 +714,18 @@ def with_env_settings(
     return dataclasses.replace(config, **changes)
 
 
-def chosen_agent(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the chosen agent of the user's own as settings, imported; nothing if none is chosen.
+def own_classes(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the chosen classes of the user's own as settings, imported; nothing without one.
 
     Args:
         overrides: KEY=VALUE texts.
         below: Settings that these override, and others that those override.
     """
-    texts = [text.partition("=")[2] for text in overrides if text.startswith("model=")]
-    names = [*texts[-1:], *(values["model"] for values in below if "model" in values)]
-    if not names or not is_named(names[0]):
+    texts = dict(text.partition("=")[::2] for text in overrides)
+    chosen = own_choices(ChainMap(texts, *map(dict, below)))
+    if not chosen:
         return NOTHING
     search(Path.cwd())
-    chosen = {"model": names[0]}
     all_settings(chosen)  # mistakes of its code are told before those of its settings
     return chosen
 

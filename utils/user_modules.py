@@ -2,16 +2,20 @@
 
 To import a module is to run it. Modules that a user names are looked for in the current folder,
 too; those of a stored run are imported only as utils/run_folder.py allows.
+
+The user's modules may have the names of ours, and `sys.modules` has one place for both. Ours stand
+there, and lend the user's whatever they lack: `envs.corridor` comes from the user's folder envs/,
+`from utils import mean` from the user's utils.py.
 """
 
 import hashlib
 import importlib
 import logging
 import sys
-from collections.abc import Mapping
-from importlib.machinery import ModuleSpec
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import distribution, packages_distributions
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
@@ -19,6 +23,9 @@ from typing import Any, TypeGuard
 from utils.errors import UserError, shortened, told
 
 GIVEN = "object:"  # begins the name of an object that a Python program gave
+OWN_PACKAGES = ("analysis", "envs", "models", "report", "rewards", "sweeps", "trainers", "utils")
+PROGRAMS = ("eval", "main", "plot", "prepare_captions", "prepare_embeddings", "publish", "sweep")
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def is_named(name: object) -> TypeGuard[str]:
@@ -26,7 +33,7 @@ def is_named(name: object) -> TypeGuard[str]:
 
 
 def named_modules(values: Mapping[str, Any]) -> dict[str, str]:
-    named = {setting: values.get(setting) for setting in ("model", "env")}
+    named = {setting: values.get(setting) for setting in ("model", "env", "curiosity")}
     return {setting: name.rpartition(":")[0] for setting, name in named.items() if is_named(name)}
 
 
@@ -48,7 +55,7 @@ def search(folder: Path) -> None:
 
 def imported(setting: str, module: str) -> ModuleType:
     try:
-        return importlib.import_module(module)
+        return import_module(module)
     except ImportError as error:
         if error.name == "settings" and not has_file("settings"):  # understood for one version
             logging.warning(f"{module}: 'settings' is 'utils.settings' now")
@@ -60,9 +67,18 @@ def imported(setting: str, module: str) -> ModuleType:
                 f"{setting}: there is no module '{absent}' in {Path.cwd()} or elsewhere where "
                 "Python looks. Go to the folder it is in, or name that in PYTHONPATH"
             ) from None
-        raise UserError(f"{setting}: importing {module} raised {told(error)}") from error
+        why = f"importing {module} raised {told(error)}{advice(error)}"
+        raise UserError(f"{setting}: {why}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{setting}: importing {module} raised {told(error)}") from error
+
+
+def advice(error: BaseException) -> str:
+    """Return the remedy, after a full stop, where a module of ours stood in for the user's."""
+    top = str(getattr(error, "name", None)).partition(".")[0]
+    path = Path(getattr(error, "path", None) or "/")
+    is_ours = top in (*OWN_PACKAGES, *PROGRAMS) and ROOT in path.parents
+    return f". {path} is a part of this program: give your module another name" if is_ours else ""
 
 
 def is_never_named(module: str) -> bool:
@@ -114,7 +130,119 @@ def sha256_of(module: str) -> str:
 
 def _spec(module: str) -> ModuleSpec | None:
     importlib.invalidate_caches()
+    top, _, inner = module.partition(".")
     try:
-        return find_spec(module.partition(".")[0])
+        is_ours = inner and PathFinder.find_spec(inner.split(".")[0], [str(ROOT / top)])
+        theirs = None if is_ours else _OURS_FIRST.spec_of_theirs(top)
+        return theirs or find_spec(top)
     except (ImportError, ValueError):  # such as the script that is running
         return None
+
+
+def import_module(module: str) -> ModuleType:
+    """Import a module that a setting names: the user's where ours has the same name."""
+    return _OURS_FIRST.module_of_theirs(module) or importlib.import_module(module)
+
+
+class _OursFirst:
+    """Finds our modules before the user's of the same names, which are kept in `theirs`."""
+
+    def __init__(self) -> None:
+        self.names = {*OWN_PACKAGES, *PROGRAMS}
+        self.theirs: dict[str, ModuleType] = {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        top, _, inner = name.partition(".")
+        if top not in self.names:
+            return None
+        found = PathFinder.find_spec(name, path if inner else [str(ROOT)], target)
+        if found is not None and not inner:
+            found.loader = _Lending(name, str(found.origin))
+        if found is None and "." not in inner and (theirs := self.module_of_theirs(top)):
+            return PathFinder.find_spec(name, getattr(theirs, "__path__", ()), target)
+        return found
+
+    def spec_of_theirs(self, name: str) -> ModuleSpec | None:
+        if name not in self.names:
+            return None
+        return PathFinder.find_spec(name, [p for p in sys.path if Path(p).resolve() != ROOT])
+
+    def module_of_theirs(self, name: str) -> ModuleType | None:
+        """Return the user's module with the name of one of ours, imported; None without one."""
+        if name in self.theirs or (spec := self.spec_of_theirs(name)) is None:
+            return self.theirs.get(name)
+        module = self.theirs[name] = module_from_spec(spec)
+        try:
+            if spec.loader is not None:
+                spec.loader.exec_module(module)
+            ours = vars(importlib.import_module(name)) if name in OWN_PACKAGES else {}
+            for key, value in vars(module).items():
+                if key[0] != "_" and ours.get(key, value) is not value:
+                    raise ImportError(
+                        f"'{key}' stands in {spec.origin} and in {name} of this program. "
+                        "Give your file another name"
+                    )
+        except BaseException:
+            del self.theirs[name]
+            raise
+        return module
+
+
+class _Lending(SourceFileLoader):
+    """Loads a module of ours, which then lends what it lacks from the user's of its name."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        lend(module)
+        super().exec_module(module)
+
+
+def lend(ours: ModuleType) -> None:
+    def attribute(name: str) -> Any:
+        # Not for ours: a module that looks at itself, `from utils import files` before files is
+        # imported, or Python's own names.
+        is_ours = sys._getframe(1).f_globals is vars(ours) or (
+            name[:2] == "__" and name != "__all__"
+        )
+        if not (is_ours or PathFinder.find_spec(name, vars(ours).get("__path__", ()))):
+            found = vars(_OURS_FIRST.module_of_theirs(ours.__name__) or ours)
+            if name == "__all__" and found is not vars(ours):  # of `from utils import *`
+                return found.get(name, [each for each in found if each[0] != "_"])
+            if name in found:
+                return found[name]
+        raise AttributeError(f"module '{ours.__name__}' has no attribute '{name}'")
+
+    ours.__dict__["__getattr__"] = attribute
+
+
+def keep_theirs(imported: Mapping[str, ModuleType]) -> None:
+    """Give the places of ours in sys.modules back that the user's modules have taken."""
+    for name, module in imported.items():
+        top, _, inner = name.partition(".")
+        file = Path(getattr(module, "__file__", None) or "/").resolve()
+        if top in _OURS_FIRST.names and not {ROOT / top, ROOT / f"{top}.py"} & {
+            file,
+            *file.parents,
+        }:
+            sys.modules.pop(name, None)
+            if not inner:
+                _OURS_FIRST.theirs[top] = module
+            elif not PathFinder.find_spec(name, [str(ROOT / top)]):
+                sys.modules[name] = module
+
+
+def give_back_programs() -> None:
+    """Let names such as `main` be the user's again where no program of ours is running."""
+    for name in PROGRAMS:
+        if name in _OURS_FIRST.theirs:
+            sys.modules[name] = _OURS_FIRST.theirs.pop(name)
+        elif _OURS_FIRST.spec_of_theirs(name):
+            sys.modules.pop(name, None)
+    _OURS_FIRST.names -= {*PROGRAMS}
+
+
+_OURS_FIRST = _OursFirst()
+sys.meta_path.insert(0, _OURS_FIRST)
+lend(sys.modules["utils"])
+keep_theirs({**sys.modules})

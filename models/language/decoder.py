@@ -195,7 +195,7 @@ class Decoder(LanguageModel):
             self._try_out(0.001 if dtype == torch.float32 else 0.1)
         return self
 
-    def _read(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Tensor:
+    def read(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Tensor:
         return self._run(tokens, ages, windows).last_hidden_state[:, -1]
 
     def _look(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Iterable[Tensor]:

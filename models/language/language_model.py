@@ -160,7 +160,7 @@ class LanguageModel(nn.Module):
 
     def _hidden(self, tokens: Tensor, memory: Any, ages: Tensor) -> Tensor:
         """Return the hidden state [N, D] of tokens and write them into the memory's next slots."""
-        return self._read(tokens, ages, self._windows(tokens, memory, ages))
+        return self.read(tokens, ages, self._windows(tokens, memory, ages))
 
     def _windows(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> list[CacheView]:
         n_new = tokens.shape[1]
@@ -173,7 +173,7 @@ class LanguageModel(nn.Module):
         return max(min(self.mem_len, self.n_positions - n_new), 0)
 
     @abstractmethod
-    def _read(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Tensor:
+    def read(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Tensor:
         """Return the hidden state [N, D] of the last of K tokens and write them into the windows.
 
         Args:

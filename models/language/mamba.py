@@ -63,17 +63,18 @@ class Mamba(LanguageModel):
         self.n_layer = self.config["num_hidden_layers"] if n_layer is None else n_layer
         self.embeddings = DenseEmbeddings(weights["embeddings.weight"])
         self.epsilon = self.config.get("layer_norm_epsilon", 1e-5)
-        self.layers = nn.ModuleList(
+        layers = [
             MambaLayer(below(weights, f"layers.{index}."), self.epsilon)
             for index in range(self.n_layer)
-        )
+        ]
+        self.layers, self.state_sizes = nn.ModuleList(layers), [each.state_size for each in layers]
         self.last_norm = frozen(weights["norm_f.weight"])
         self.eval()
 
     def initial_memory(self, n_envs: int, n_new: int = 1) -> RecurrentMemory:
         ages = torch.zeros(n_envs, dtype=torch.long, device=self.device)
-        sizes = [(n_envs, *layer.state_size) for layer in self.layers]
-        return RecurrentMemory([torch.zeros(size, device=self.device) for size in sizes], ages)
+        states = [torch.zeros(n_envs, *size, device=self.device) for size in self.state_sizes]
+        return RecurrentMemory(states, ages)
 
     def attention(self, tokens: Tensor, memory: Any, is_first: Tensor) -> Tensor:
         raise UserError(f"language model '{self.name}' is recurrent and has no attention to show")

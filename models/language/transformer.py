@@ -208,7 +208,7 @@ class LayerStack(LanguageModel):
         captured = self.captured_on(memory)
         if captured is None or not captured.fits(tokens, memory):
             n_visible, tolerance = self._n_visible(tokens.shape[1]), TOLERANCES[self.dtype]
-            captured = CapturedStep(self._read, tokens, memory, n_visible, tolerance)
+            captured = CapturedStep(self.read, tokens, memory, n_visible, tolerance)
             self._captured[memory] = captured
         if captured.trusted:
             return captured(tokens, ages, memory.position)
@@ -218,7 +218,7 @@ class LayerStack(LanguageModel):
             captured.compare(found, expected)
         return expected
 
-    def _read(self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]) -> Tensor:
+    def read(self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]) -> Tensor:
         hidden = tokens
         for output in self._outputs(tokens, ages, windows):
             hidden = output[0]

@@ -46,13 +46,12 @@ class TrainedMemory(nn.Module, ABC):
 
     Attributes:
         width: D, of the output.
-        is_recurrent: Whether the output depends on earlier steps.
+        has_bfloat16: Whether sequences may be read under automatic mixed precision.
         n_context: Steps before a sequence that `unroll` has to be given.
     """
 
     width: int
-    is_recurrent: ClassVar[bool] = True
-
+    has_bfloat16: ClassVar[bool] = False
     n_context: int = 0
 
     def __init__(self, n_features: int, settings: Any) -> None:
@@ -113,8 +112,6 @@ class TrainedMemory(nn.Module, ABC):
 
 class NoMemory(TrainedMemory):
     """Returns the present features; its state and contexts are of width 0."""
-
-    is_recurrent: ClassVar[bool] = False
 
     def __init__(self, n_features: int, settings: Any = None) -> None:
         super().__init__(n_features, settings)

@@ -83,6 +83,7 @@ class Lstm(Recurrent):
     """`torch.nn.LSTM`; its states are h and c."""
 
     n_states = 2
+    has_bfloat16 = True
 
     def __init__(self, n_features: int, settings: NetworkSettings) -> None:
         super().__init__(n_features, settings)
@@ -93,7 +94,7 @@ class Lstm(Recurrent):
         return self.lstm
 
     def cell(self, x: Tensor, before: Sequence[Tensor], weights: list[Tensor]) -> Sequence[Tensor]:
-        return torch.lstm_cell(x, before, *weights)
+        return torch.lstm_cell(x, tuple(before), *weights)
 
     def sequence(self, x: Tensor, before: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         return self.lstm(x, tuple(before))

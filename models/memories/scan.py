@@ -34,8 +34,8 @@ def recurrence(decays: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
     size = math.isqrt(n_steps - 1) + 1
     n_chunks = -(-n_steps // size)
     missing = (0, 0) * (inputs.ndim - 1) + (0, n_chunks * size - n_steps)
-    states, products = (  # copies, also where nothing is missing
-        F.pad(part, missing).clone().unflatten(0, (n_chunks, size)) for part in (inputs, decays)
+    states, products = (  # padding copies, also where nothing is missing
+        F.pad(part, missing).unflatten(0, (n_chunks, size)) for part in (inputs, decays)
     )
     for step in range(1, size):
         states[:, step].addcmul_(products[:, step], states[:, step - 1])
@@ -59,9 +59,9 @@ class LinearRecurrence(torch.autograd.Function):
         return states
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decays, states, initial = ctx.saved_tensors
-        following = decays.roll(-1, 0).conj().flip(0)  # the first of them meets a state of 0
+        following = decays.conj().resolve_conj().roll(-1, 0).flip(0)  # the first meets a state of 0
         of_inputs = recurrence(following, grad.flip(0), torch.zeros_like(initial)).flip(0)
         before = torch.cat((initial[None], states[:-1]))
         of_decays = (of_inputs * before.conj()).sum_to_size(decays.shape)
@@ -96,8 +96,10 @@ class Cell(nn.Module, ABC):
     def unroll(self, x: Tensor, is_first: Tensor, before: Tensor) -> Tensor:
         """Return the output [T, B, D] of whole sequences, from states [B, *shape]."""
         decays, inputs, seen = self.gates(x)
-        kept = ~is_first.view(*is_first.shape, *[1] * len(self.shape))
-        return self.read(LinearRecurrence.apply(decays * kept, inputs, before), *seen)
+        decays = decays.expand_as(inputs)
+        if is_first.is_cuda or is_first.any():  # on a GPU, asking would make the host wait
+            decays = decays.masked_fill(is_first.view(*is_first.shape, *[1] * len(self.shape)), 0)
+        return self.read(LinearRecurrence.apply(decays, inputs, before), *seen)
 
 
 class Scan(TrainedMemory):
@@ -115,10 +117,10 @@ class Scan(TrainedMemory):
         self.enter = nn.Identity() if same else nn.Linear(n_features, self.width)
         layers = range(settings.memory_layers)
         self.norms = nn.ModuleList(nn.LayerNorm(self.width) for _ in layers)
-        self.cells = nn.ModuleList(self.cell_class(settings) for _ in layers)
+        self.cells: Any = nn.ModuleList(self.cell_class(settings) for _ in layers)
 
     def initial(self, n_envs: int) -> TensorMemory:
-        cell = cast(Cell, self.cells[0])
+        cell = self.cells[0]
         shape = n_envs, len(self.cells), *cell.shape
         return TensorMemory(torch.zeros(shape, dtype=cell.dtype, device=self.device))
 
@@ -137,6 +139,8 @@ class Scan(TrainedMemory):
 
     def context(self, state: Memory, is_first: Tensor) -> Tensor:
         before = cast(TensorMemory, state).state
+        if not is_first.is_cuda and not is_first.any():
+            return before
         return before.masked_fill(is_first.view(-1, *[1] * (before.ndim - 1)), 0)
 
     def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
@@ -157,11 +161,13 @@ class MinGruCell(Cell):
         super().__init__(settings)
         self.shape = (settings.memory_width,)
         self.enter = nn.Linear(settings.memory_width, 2 * settings.memory_width)
+        # States last 2 to 400 steps at first, as Tallec & Ollivier 2018, arXiv:1804.11188, advise.
+        self.enter.bias.data[: settings.memory_width] = -torch.linspace(0, 6, settings.memory_width)
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         gate, new = self.enter(x).chunk(2, dim=-1)
         share = gate.sigmoid()
-        return 1 - share, share * torch.where(new >= 0, new + 0.5, new.sigmoid()), ()
+        return 1 - share, share * (new.clamp(min=0) + new.clamp(max=0).sigmoid()), ()
 
     def read(self, states: Tensor, *seen: Tensor) -> Tensor:
         return states

@@ -1,7 +1,8 @@
 """Answers of language models, kept in one SQLite file that processes share and people pass on.
 
 A row is a question: the sha256 of the model, the prompt and all parameters. The first answer is
-kept, so all processes that share a file suggest the same.
+kept, so all processes that share a file suggest the same. A read-only file is read into memory,
+where new answers are added.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -68,7 +70,7 @@ class AnswerCache:
     """The answers in one file, which may be read-only; UserError if it is unusable."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._lock = path, Lock()
         self._read_only = path.exists() and not os.access(path, os.W_OK)
         with self._explained(UserError):
             self.connection = self._opened()
@@ -84,17 +86,18 @@ class AnswerCache:
         """Keep an answer; return it, or the earlier one of another process."""
         parameters = json.dumps(question.parameters, sort_keys=True)
         row = question.key, question.model, question.shown or question.text, parameters, *answer
-        if not self._read_only:
-            with self._explained(), self.connection:
-                insert = "INSERT OR IGNORE INTO answers VALUES (?,?,?,?,?,?,?,?)"
-                self.connection.execute(insert, (*row, time.time()))
+        with self._explained(), self.connection:
+            insert = "INSERT OR IGNORE INTO answers VALUES (?,?,?,?,?,?,?,?)"
+            self.connection.execute(insert, (*row, time.time()))
         (kept,) = self.find([question])
         return kept or answer
 
+    def drop(self, question: CompletionRequest) -> None:
+        with self._explained(), self.connection:
+            self.connection.execute("DELETE FROM answers WHERE key = ?", (question.key,))
+
     def spend(self, run: str, asked: int) -> int:
         """Record the number of requests of a run; return the largest ever recorded."""
-        if self._read_only:
-            return asked
         with self._explained(), self.connection:
             (most,) = self.connection.execute(
                 "INSERT INTO budgets VALUES (?, ?) ON CONFLICT (run) "
@@ -106,9 +109,15 @@ class AnswerCache:
     def _opened(self) -> sqlite3.Connection:
         mode = "ro&immutable=1" if self._read_only else "rwc"
         place = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
-        connection = sqlite3.connect(place, uri=True, timeout=WAIT_SECONDS)
-        if not self._read_only:
-            connection.execute("PRAGMA synchronous = NORMAL")
+        # A second thread may count its requests: a lock lets in one at a time.
+        connection = sqlite3.connect(place, uri=True, timeout=WAIT_SECONDS, check_same_thread=False)
+        if self._read_only:
+            self._is_ours(connection)
+            in_memory = sqlite3.connect(":memory:", check_same_thread=False)
+            connection.backup(in_memory)
+            connection.close()
+            return in_memory
+        connection.execute("PRAGMA synchronous = NORMAL")
         if not self._is_ours(connection):
             with file_lock(self.path):  # SQLite itself does not lock a file that is being made
                 if not self._is_ours(connection):
@@ -131,7 +140,8 @@ class AnswerCache:
     def _explained(self, kind: type[Exception] = RunError) -> Iterator[None]:
         """Raise SQLite's errors as one line: by default one that ends a run."""
         try:
-            yield
+            with self._lock:
+                yield
         except sqlite3.Error as error:
             reason, advice = str(error).rstrip("."), "Move it away, or name another file"
             if "locked" in reason or "busy" in reason:

@@ -5,12 +5,16 @@ the wording is ours.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any, ClassVar
 
-from rewards.suggesters.language_model import check_writes
+from rewards.suggesters.answer_cache import open_cache
+from rewards.suggesters.language_model import (
+    LanguageModelSuggester,
+    PromptedSuggester,
+    check_writes,
+)
 from rewards.suggesters.rules import Household, HouseholdSuggester
 from rewards.suggesters.server import ServerSettings, ServerSuggester
 from utils.household import Goal
@@ -44,21 +48,14 @@ class YesNoSettings(ServerSettings):
 class YesNoSuggester(HouseholdSuggester):
     """Suggests by a language model's judgement, asked once for a thing and a receptacle.
 
-    A thing belongs somewhere if p(yes) / (p(yes) + p(no)) is above the threshold.
-
-    Args:
-        first_tokens: Prompts → log-probabilities of the likeliest first tokens of each answer.
-        threshold: Of that probability.
+    A thing belongs somewhere if p(yes) / (p(yes) + p(no)) is above the threshold. Pairs without an
+    answer, or without one yet, are not suggested.
     """
 
     reads: ClassVar[tuple[type[Part], ...]] = (YesNoSettings,)
 
-    def __init__(
-        self,
-        first_tokens: Callable[[Sequence[str]], Sequence[Mapping[str, float]]],
-        threshold: float = 0.5,
-    ) -> None:
-        self._first_tokens, self._threshold = first_tokens, threshold
+    def __init__(self, asker: PromptedSuggester, threshold: float = 0.5) -> None:
+        self._asker, self._threshold = asker, threshold
         self._probabilities: dict[Goal, float] = {}
         self._n_looked_up = 0
 
@@ -67,10 +64,10 @@ class YesNoSuggester(HouseholdSuggester):
         """Return the suggester of the settings, which asks a server, or else a decoder here."""
         own = config.part(YesNoSettings)
         if own.suggester_url:
-            server = ServerSuggester.configured(config, action_names)
-            return cls(server.top_log_probabilities, own.yes_threshold)
+            return cls(ServerSuggester.configured(config, action_names), own.yes_threshold)
         check_writes(own.suggester_model)
-        return cls(partial(first_tokens_of, own.suggester_model), own.yes_threshold)
+        asker = LanguageModelSuggester(own, action_names, open_cache(own.suggester_cache))
+        return cls(asker, own.yes_threshold)
 
     def candidates(self, household: Household) -> list[Goal]:
         if household.holding in household.achieved:  # nothing is picked up meanwhile
@@ -82,16 +79,19 @@ class YesNoSuggester(HouseholdSuggester):
         new = [goal for goal in dict.fromkeys(goals) if goal not in self._probabilities]
         self._n_looked_up += len(goals)
         if new:
-            answers = self._first_tokens([prompt(goal) for goal in new])
-            self._probabilities |= zip(new, map(probability_of_yes, answers), strict=True)
+            answers = self._asker.first_tokens([prompt(goal) for goal in new], BEGINNING)
+            for goal, answer in zip(new, answers, strict=True):
+                if answer is not None:
+                    self._probabilities[goal] = probability_of_yes(answer)
 
-    def belongs(self, goal: Goal) -> bool:
-        return self._probabilities[goal] > self._threshold
+    def fits(self, goal: Goal, is_placing: bool) -> bool:
+        probability = self._probabilities.get(goal)
+        return probability is not None and (probability > self._threshold) == is_placing
 
     def metrics(self) -> dict[str, float]:
         asked = len(self._probabilities)
-        n_yes = sum(map(self.belongs, self._probabilities))
-        return {
+        n_yes = sum(self.fits(goal, True) for goal in self._probabilities)
+        return self._asker.metrics() | {
             "yes_no/n_asked": float(asked),
             "yes_no/n_lookups": float(self._n_looked_up),
             "yes_no/yes_mean": n_yes / asked if asked else math.nan,
@@ -99,27 +99,17 @@ class YesNoSuggester(HouseholdSuggester):
 
     def state_dict(self) -> dict[str, Any]:
         answers = [[*goal, probability] for goal, probability in self._probabilities.items()]
-        return {"answers": answers, "n_needed": self._n_looked_up}
+        state = {"answers": answers, "n_needed": self._n_looked_up}
+        return state | {"asker": self._asker.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._probabilities = {Goal(*pair): answer for *pair, answer in state["answers"]}
         self._n_looked_up = state["n_needed"]
+        self._asker.load_state_dict(state["asker"])
 
 
 def prompt(goal: Goal) -> str:
     return f"{BEGINNING}Does a {goal.thing} belong in or on a {goal.receptacle}?"
-
-
-def first_tokens_of(name: str, prompts: Sequence[str]) -> list[dict[str, float]]:
-    """Return a local decoder's log-probabilities of the first tokens after each prompt."""
-    return _decoder(name).top_log_probabilities(prompts, shared=BEGINNING)
-
-
-@cache
-def _decoder(name: str) -> Any:
-    from models.language.generation import load_text_model  # brings in transformers
-
-    return load_text_model(name)
 
 
 def probability_of_yes(answer: Mapping[str, float]) -> float:

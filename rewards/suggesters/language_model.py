@@ -2,18 +2,22 @@
 
 The prompt is the paper's (Du et al. 2023, arXiv:2302.06692): the list of actions, two examples,
 then the things in view and held. The answer is a list of bullets, a suggestion a line. A local
-decoder can score likely actions instead of writing.
+decoder can score likely actions instead of writing. Questions can be asked aside, by a thread,
+while the agent plays on.
 """
 
+import atexit
 import json
 import logging
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, ClassVar, TypeVar, cast
 
 from tqdm import tqdm
 
@@ -26,11 +30,14 @@ from utils.settings import Config, Part, setting
 log = logging.getLogger(__name__)
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
-SCORING, WRITING = "scoring", "writing"
+SCORING, WRITING, FIRST_TOKENS = "scoring", "writing", "first-tokens"
+FOR_ANSWERS, NO_GOALS, LAST_GOALS = "for-answers", "no-goals", "last-goals"
 STOP = "\n\n"
 DIGITS = 4  # of scores: further ones differ between threads and processors
 PATIENCE = 2  # seconds without a progress bar
+ASIDE = 8  # questions that a thread asks at once
 COUNTS = ("asked", "from_cache", "rejected", "unanswered", "tokens", "seconds")
+FOUND = TypeVar("FOUND")
 
 # The beginning of every question, which a decoder reads once.
 INSTRUCTION = """\
@@ -53,6 +60,9 @@ plant. What do you do?
 """
 BULLET = "-"
 FENCES = ('\n"""', "\n'''", "\n```")  # dropped at the end of an answer
+THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
+# A line of a list, such as "2) **Chop tree** (for wood)", without its sign and its reason.
+ITEM = re.compile(r"\s*(?:[-*+•–]+|\(?\d+[.):])\s*(.*?)\s*(?:[:(–—].*| - .*)?")
 # Things made of others that are held, or put down, need not be in view.
 BUILDING = ("make", "place")
 
@@ -74,7 +84,15 @@ class WritingSettings(Part):
         "temperature of writing; 0: always the likeliest", low=0, high=2, default=0.1
     )
     retry_malformed: bool = setting(
-        "ask again after an answer that is no list of bullets, as the original does", default=False
+        "as the original does, reject an answer with another line than bullets, and ask again at "
+        "once",
+        default=False,
+    )
+    suggester_wait: str = setting(
+        "in a new scene wait for-answers, as the original does, or play on meanwhile with no-goals "
+        "or the last-goals",
+        choices=(FOR_ANSWERS, NO_GOALS, LAST_GOALS),
+        default=FOR_ANSWERS,
     )
     suggester_cache: str | None = setting(
         "SQLite file of answers that runs share; null: one in the user's cache folder",
@@ -102,17 +120,31 @@ class LanguageModelSuggesterSettings(WritingSettings):
 class PromptedSuggester(Suggester):
     """Asks a language model about each new situation, and remembers its answers.
 
-    With `asks_again` it asks again after a rejected answer, as the original does; else it keeps
-    that answer, which suggests nothing.
+    A rejected answer suggests nothing; its question is asked again by the next run, with
+    `asks_again` whenever it comes up, as in the original. Unless it waits for answers, a thread
+    asks, and answers are used when they come: from run to run at other steps.
 
     Attributes:
+        model_id: The sha256 of the model's weights, or its name on a server.
         counts: Questions asked of the model; those answered from the cache; answers rejected;
             questions left open; tokens read and written, and seconds taken, for those asked.
+        rejected: Keys of questions that are not asked again in this run.
+        pending: Those that the thread is asking, by key.
     """
 
-    def __init__(self, cache: AnswerCache, asks_again: bool = False) -> None:
-        self.cache, self.asks_again = cache, asks_again
+    model_id: str
+
+    def __init__(
+        self, cache: AnswerCache, asks_again: bool = False, wait: str = FOR_ANSWERS
+    ) -> None:
+        self.cache, self.asks_again, self.wait = cache, asks_again, wait
         self.counts: dict[str, float] = dict.fromkeys(COUNTS, 0)
+        self.rejected: set[str] = set()
+        self.pending: dict[str, CompletionRequest] = {}
+        self._to_ask: SimpleQueue[Any] = SimpleQueue()
+        self._told: SimpleQueue[dict[str, Completion | None] | Exception] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._is_over = False
 
     @abstractmethod
     def question(self, situation: TextState) -> CompletionRequest:
@@ -122,66 +154,157 @@ class PromptedSuggester(Suggester):
     def ask(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
         """Ask the model; None for a question without an answer, with the reason logged."""
 
+    def load(self) -> None:
+        """Load the model, if it must be, before a thread asks it."""
+
     def goals(self, answer: str) -> list[str] | None:
         """Return the goals of an answer, in its order; None if it is rejected."""
-        return goals_of(answer)
+        return goals_of(answer) if self.asks_again else listed_goals(answer)
 
-    def suggest(self, situations: Sequence[TextState]) -> list[list[str]]:
+    def suggest(self, situations: Sequence[TextState]) -> list[list[str] | None]:
         questions = [self.question(situation) for situation in situations]
+        found = self.answered(questions, self.goals)
+        keeps_last = self.wait == LAST_GOALS
+        return [
+            None if keeps_last and each.key in self.pending else list(dict.fromkeys(goals or ()))
+            for each, goals in zip(questions, found, strict=True)
+        ]
+
+    def first_tokens(
+        self, prompts: Sequence[str], shared: str = ""
+    ) -> list[Mapping[str, float] | None]:
+        """Return the log-probabilities of the likeliest first tokens of the answer to each prompt.
+
+        None without an answer. `shared` is the common beginning of all prompts.
+        """
+        how = {"by": FIRST_TOKENS, "max_tokens": 1, "temperature": 0, "logprobs": 5}
+        model = self.model_id
+        asked = [CompletionRequest(model, each, how, each.removeprefix(shared)) for each in prompts]
+        return self.answered(asked, read_scores)
+
+    def answered(
+        self, questions: Sequence[CompletionRequest], read: Callable[[str], FOUND | None]
+    ) -> list[FOUND | None]:
+        """Return each answer as it is read; None without one, or where it is rejected."""
+        for question, answer in self._come():
+            self._keep(question, answer, read)
         keys = [each.key for each in questions]
         distinct = dict(zip(keys, questions, strict=True))
         kept = self.cache.find(list(distinct.values()))
-        goals = {
-            key: self.goals(each.text) for key, each in zip(distinct, kept, strict=True) if each
-        }
-        again = self.asks_again  # a kept answer that is rejected counts as missing then
-        new = [key for key in distinct if key not in goals or (again and goals[key] is None)]
-        self.counts["from_cache"] += len(keys) - len(new)
-        if new:
-            answers = self.ask([distinct[key] for key in new])
-            for key, answer in zip(new, answers, strict=True):
-                goals[key] = self._kept(distinct[key], answer)
-        return [list(dict.fromkeys(goals[key] or ())) for key in keys]
+        found = {key: read(each.text) for key, each in zip(distinct, kept, strict=True) if each}
+        wanted = [key for key in distinct if found.get(key) is None and key not in self.rejected]
+        new = [key for key in wanted if key not in self.pending]
+        self.counts["from_cache"] += len(keys) - len(wanted)
+        if new and self.wait != FOR_ANSWERS:
+            self._ask_aside([distinct[key] for key in new])
+        elif new:
+            for key, answer in zip(new, self.ask([distinct[key] for key in new]), strict=True):
+                found[key] = self._keep(distinct[key], answer, read)
+        return [found.get(key) for key in keys]
+
+    def awaited(self, answers: Iterable[Any], n: int) -> Iterable[Any]:
+        """Yield n answers as they come, with a progress bar if the run waits long for them."""
+        return tqdm(
+            answers,
+            total=n,
+            delay=PATIENCE,
+            desc="new scenes",
+            unit="scene",
+            leave=False,
+            disable=self.wait != FOR_ANSWERS,
+        )
 
     def metrics(self) -> dict[str, float]:
         return {f"suggester/{name}": count for name, count in self.counts.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"counts": dict(self.counts)}
+        return {"counts": dict(self.counts), "rejected": sorted(self.rejected)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.counts |= state["counts"]
+        self.rejected = set(state["rejected"])
 
-    def _kept(self, question: CompletionRequest, answer: Completion | None) -> list[str] | None:
-        """Count a new answer, keep it, and return its goals."""
+    def _keep(
+        self,
+        question: CompletionRequest,
+        answer: Completion | None,
+        read: Callable[[str], FOUND | None],
+    ) -> FOUND | None:
+        """Count a new answer, keep it unless it is rejected, and return it as it is read."""
         if answer is None:
             self.counts["unanswered"] += 1
             return None
         self.counts["asked"] += 1
         self.counts["tokens"] += answer.tokens
         self.counts["seconds"] += answer.seconds
-        goals = self.goals(answer.text)
-        self.counts["rejected"] += goals is None
-        if goals is None and self.asks_again:
+        if read(answer.text) is None:
+            self.counts["rejected"] += 1
+            if not self.asks_again:
+                self.rejected.add(question.key)
             return None
-        # If another process was quicker, its answer counts for all.
-        return self.goals(self.cache.keep(question, answer).text)
+        # If another process was quicker, its answer counts for all, unless it is rejected.
+        found = read(self.cache.keep(question, answer).text)
+        if found is None:
+            self.cache.drop(question)
+            found = read(self.cache.keep(question, answer).text)
+        return found
+
+    def _ask_aside(self, questions: Sequence[CompletionRequest]) -> None:
+        if self._thread is None:
+            log.info(
+                "suggester_wait=%s: answers are used when they come, so that another run of this "
+                "seed, or this one resumed, may meet them at other steps",
+                self.wait,
+            )
+            self.load()
+            self._thread = Thread(target=self._ask_on, daemon=True)
+            self._thread.start()
+            atexit.register(self._finish)
+        for each in questions:
+            self.pending[each.key] = each
+            self._to_ask.put(each)
+
+    def _finish(self) -> None:
+        # PyTorch may abort where its thread is cut off: the questions under way are waited for.
+        self._is_over = True
+        self._to_ask.put(None)
+        cast(Thread, self._thread).join()
+
+    def _ask_on(self) -> None:
+        while True:
+            questions = [self._to_ask.get()]
+            while len(questions) < ASIDE and not self._to_ask.empty():
+                questions.append(self._to_ask.get())
+            if self._is_over:
+                return
+            try:
+                answers = self.ask(questions)
+                self._told.put({q.key: a for q, a in zip(questions, answers, strict=True)})
+            except Exception as error:  # raised again where the run can end
+                self._told.put(error)
+
+    def _come(self) -> Iterable[tuple[CompletionRequest, Completion | None]]:
+        """Yield the answers that the thread has received, with their questions."""
+        while not self._told.empty():
+            told = self._told.get()
+            if isinstance(told, Exception):
+                raise told
+            for key, answer in told.items():
+                yield self.pending.pop(key), answer
 
 
 class LanguageModelSuggester(PromptedSuggester):
-    """Suggests by a decoder on this machine, loaded when first needed."""
+    """Suggests by a decoder on this machine, loaded when first needed.
+
+    `config` has its settings; those of `WritingSettings` are enough for `first_tokens`.
+    """
 
     reads: ClassVar[tuple[type[Part], ...]] = (LanguageModelSuggesterSettings,)
 
-    def __init__(
-        self,
-        config: LanguageModelSuggesterSettings,
-        action_names: Sequence[str],
-        cache: AnswerCache,
-    ) -> None:
-        super().__init__(cache, config.retry_malformed)
+    def __init__(self, config: Any, action_names: Sequence[str], cache: AnswerCache) -> None:
+        super().__init__(cache, config.retry_malformed, config.suggester_wait)
         self.config, self.action_names = config, tuple(action_names)
-        self._fingerprint = find_model(config.suggester_model).fingerprint()
+        self.model_id = find_model(config.suggester_model).fingerprint()
 
     @classmethod
     def configured(cls, config: Config, action_names: Sequence[str]) -> "LanguageModelSuggester":
@@ -202,37 +325,45 @@ class LanguageModelSuggester(PromptedSuggester):
             log.info("reading %s, which suggests goals", self.config.suggester_model)
         return load_text_model(self.config.suggester_model)
 
+    def load(self) -> None:
+        _ = self.model
+
     def question(self, situation: TextState) -> CompletionRequest:
         config, shown, text = self.config, lm_sentence(situation), question(situation)
         if config.suggest_by == SCORING:
             parameters = {"by": SCORING, "phrases": candidates(self.action_names, situation)}
-            return CompletionRequest(self._fingerprint, text + BULLET, parameters, shown)
-        return CompletionRequest(self._fingerprint, text, writing_parameters(config), shown)
+            return CompletionRequest(self.model_id, text + BULLET, parameters, shown)
+        return CompletionRequest(self.model_id, text, writing_parameters(config), shown)
 
     def ask(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
-        if self.config.suggest_by == SCORING:
-            return list(awaited(map(self._scored, questions), len(questions)))
-        return self._written(questions)
+        if questions[0].parameters["by"] == WRITING:
+            return self._written(questions)
+        return list(self.awaited(map(self._scored, questions), len(questions)))
 
     def goals(self, answer: str) -> list[str] | None:
         if self.config.suggest_by == WRITING:
-            return goals_of(answer)
-        try:
-            scores = {str(phrase): float(score) for phrase, score in json.loads(answer).items()}
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            return None  # another program's answer
+            return super().goals(answer)
+        scores = read_scores(answer)
+        if scores is None:
+            return None
         best = sorted(scores, key=lambda phrase: -scores[phrase])[: self.config.n_suggestions]
         return [phrase for phrase in best if scores[phrase] >= self.config.suggestion_threshold]
 
     def _scored(self, asked: CompletionRequest) -> Completion:
-        phrases = asked.parameters["phrases"]
         begun, read_before = time.perf_counter(), self.model.n_read
-        scores = self.model.phrase_log_probabilities(
-            asked.text, [bullet(phrase) for phrase in phrases], INSTRUCTION
-        )
-        rounded = [round(score, DIGITS) for score in scores]
-        text = json.dumps(dict(zip(phrases, rounded, strict=True)))
-        return Completion(text, self.model.n_read - read_before, time.perf_counter() - begun)
+        if asked.parameters["by"] == FIRST_TOKENS:
+            beginning = asked.text.removesuffix(asked.shown)
+            (scores,) = self.model.top_log_probabilities([asked.text], shared=beginning)
+        else:
+            phrases = asked.parameters["phrases"]
+            found = self.model.phrase_log_probabilities(
+                asked.text, [bullet(phrase) for phrase in phrases], INSTRUCTION
+            )
+            scores = {
+                name: round(score, DIGITS) for name, score in zip(phrases, found, strict=True)
+            }
+        n_read = self.model.n_read - read_before
+        return Completion(json.dumps(scores), n_read, time.perf_counter() - begun)
 
     def _written(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
         from models.language.generation import Writing
@@ -250,11 +381,6 @@ def check_writes(name: str) -> None:
     from models.language.generation import supported  # brings in transformers
 
     supported(find_model(name))
-
-
-def awaited(answers: Iterable[Any], n: int) -> Iterable[Any]:
-    """Yield n answers as they come, with a progress bar if they take long."""
-    return tqdm(answers, desc="new scenes", total=n, unit="scene", leave=False, delay=PATIENCE)
 
 
 def writing_parameters(config: WritingSettings) -> dict[str, Any]:
@@ -290,6 +416,24 @@ def goals_of(answer: str) -> list[str] | None:
         return None
     parts = (part.strip(" .\n") for part in answer.lower().split(BULLET))
     return [part for part in parts if part]
+
+
+def listed_goals(answer: str) -> list[str] | None:
+    """Return the suggestions of a chat model's answer: the lines of lists in it, among others.
+
+    Lists may be numbered, bold, or give reasons. None if there is no list.
+    """
+    lines = THOUGHT.sub("", answer).lower().replace("**", "").split("\n")
+    items = [item[1].strip(" .`\"'") for item in map(ITEM.fullmatch, lines) if item]
+    return [item for item in items if item] if items else None
+
+
+def read_scores(answer: str) -> dict[str, float] | None:
+    """Return the numbers of a kept answer by their names; None if it is another program's."""
+    try:
+        return {str(name): float(score) for name, score in json.loads(answer).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def candidates(action_names: Sequence[str], situation: TextState) -> list[str]:

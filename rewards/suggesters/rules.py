@@ -61,10 +61,11 @@ class Suggester(ABC):
         return cls()
 
     @abstractmethod
-    def suggest(self, situations: Sequence[TextState]) -> list[list[str]]:
+    def suggest(self, situations: Sequence[TextState]) -> Sequence[list[str] | None]:
         """Return the goals for each of N situations, in the order of suggesting, none twice.
 
-        The caller leaves out goals that are achieved already.
+        None where the last goals hold until others are known. The caller leaves out goals that are
+        achieved already.
         """
 
     def metrics(self) -> dict[str, float]:
@@ -250,7 +251,7 @@ class HouseholdSuggester(Suggester):
             [
                 goal if household.is_placing else Goal(goal.thing)
                 for goal in some
-                if self.belongs(goal) in (None, household.is_placing)
+                if self.fits(goal, household.is_placing)
             ]
             for household, some in zip(households, candidates, strict=True)
         ]
@@ -265,9 +266,9 @@ class HouseholdSuggester(Suggester):
     def prepare(self, goals: Sequence[Goal]) -> None:
         """Prepare the judgements of N households at once."""
 
-    def belongs(self, goal: Goal) -> bool | None:
-        """Return whether a thing belongs in a receptacle; None without a judgement."""
-        return None
+    def fits(self, goal: Goal, is_placing: bool) -> bool:
+        """Return whether a thing should be placed in a receptacle, or else be taken from it."""
+        return True
 
 
 class HouseholdOracle(HouseholdSuggester):
@@ -276,5 +277,5 @@ class HouseholdOracle(HouseholdSuggester):
     def __init__(self, suitable: Mapping[str, Iterable[str]]) -> None:
         self._suitable = {thing: frozenset(places) for thing, places in suitable.items()}
 
-    def belongs(self, goal: Goal) -> bool:
-        return goal.receptacle in self._suitable.get(goal.thing, ())
+    def fits(self, goal: Goal, is_placing: bool) -> bool:
+        return (goal.receptacle in self._suitable.get(goal.thing, ())) == is_placing

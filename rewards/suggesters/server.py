@@ -26,9 +26,9 @@ from urllib.parse import urlsplit
 
 from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
 from rewards.suggesters.language_model import (
+    FIRST_TOKENS,
     PromptedSuggester,
     WritingSettings,
-    awaited,
     lm_sentence,
     question,
     writing_parameters,
@@ -48,6 +48,7 @@ MOST_BYTES = 10_000_000  # of an answer
 PIECE = 65_536
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between tries
 WORTH_ANOTHER_TRY = {408, 409, 425, 429, *range(500, 600)}
+OURS = ("by", "api")  # parameters of a question that no server is told
 HIDDEN = b"(key)"
 TOLD = 200  # signs of a server's message
 
@@ -203,13 +204,13 @@ class ServerSuggester(PromptedSuggester):
     reads: ClassVar[tuple[type[Part], ...]] = (ServerSettings,)
 
     def __init__(self, config: ServerSettings, cache: AnswerCache) -> None:
-        super().__init__(cache, config.retry_malformed)
+        super().__init__(cache, config.retry_malformed, config.suggester_wait)
         if not config.suggester_url:
             raise UserError(
                 "suggester_url: missing. Give the server's address, such as "
                 "suggester_url=http://localhost:8000/v1"
             )
-        self.config, self.server = config, Server(config)
+        self.config, self.server, self.model_id = config, Server(config), config.suggester_model
         self.run, self.sent, self._lock = uuid.uuid4().hex, 0, Lock()
         self._rests_until, self._rest = 0.0, FIRST_REST
         self._told_budget = False
@@ -245,14 +246,17 @@ class ServerSuggester(PromptedSuggester):
     def question(self, situation: TextState) -> CompletionRequest:
         config = self.config
         parameters = writing_parameters(config) | {"api": config.suggester_api}
-        shown = lm_sentence(situation)
-        return CompletionRequest(config.suggester_model, question(situation), parameters, shown)
+        if config.suggester_api == CHAT and not config.retry_malformed:
+            del parameters["stop"]  # an empty line may follow the chat's first words
+        return CompletionRequest(
+            self.model_id, question(situation), parameters, lm_sentence(situation)
+        )
 
     def ask(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
         if monotonic() < self._rests_until:
             return [None] * len(questions)
         with ThreadPoolExecutor(min(AT_ONCE, len(questions))) as threads:
-            found = list(awaited(threads.map(self._outcome, questions), len(questions)))
+            found = list(self.awaited(threads.map(self._outcome, questions), len(questions)))
         self._note_sent()
         failures = [each for each in found if isinstance(each, ServerError)]
         if failures:
@@ -263,34 +267,6 @@ class ServerSuggester(PromptedSuggester):
             log.warning("%s: new situations have no suggestions from now on", self._spent())
             self._told_budget = True
         return [each if isinstance(each, Completion) else None for each in found]
-
-    def top_log_probabilities(
-        self, prompts: Sequence[str], n_top: int = 5
-    ) -> list[dict[str, float]]:
-        """Return the log-probabilities of the likeliest tokens after each prompt.
-
-        The server's completions must support `logprobs`; `suggester_api` is not used. Without an
-        answer, or without log-probabilities in it, it raises RunError.
-        """
-        body = {"model": self.config.suggester_model, "max_tokens": 1, "temperature": 0}
-        told = []
-        try:
-            for prompt in prompts:
-                asked = body | {"prompt": prompt, "logprobs": n_top}
-                found = self.server.post("completions", asked, self._take)
-                self._note_sent()
-                top = found["choices"][0]["logprobs"]["top_logprobs"][0]
-                told.append({str(token): float(value) for token, value in top.items()})
-        except OverBudget:
-            raise RunError(self._spent()) from None
-        except ServerError as error:
-            raise RunError(f"suggester_url: {error}") from None
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
-            raise RunError(
-                f"suggester_url: {self.server.url} gives no log-probabilities of tokens. "
-                "Choose a server that does, or suggester=language-model"
-            ) from None
-        return told
 
     def metrics(self) -> dict[str, float]:
         return super().metrics() | {"suggester/requests": self.sent}
@@ -312,15 +288,15 @@ class ServerSuggester(PromptedSuggester):
             self.sent += 1
 
     def _note_sent(self) -> None:
-        # Only the thread that opened the cache may write to it, so not `_take`.
         self.sent = self.cache.spend(self.run, self.sent)
 
     def _outcome(self, asked: CompletionRequest) -> Completion | ServerError | None:
         """Return an answer, its error, or None where the budget is spent."""
         begun = perf_counter()
-        body = {name: asked.parameters[name] for name in ("max_tokens", "temperature", "stop")}
-        body["model"], path = self.config.suggester_model, "completions"
-        if self.config.suggester_api == COMPLETIONS:
+        body = {name: value for name, value in asked.parameters.items() if name not in OURS}
+        body["model"], path = self.model_id, "completions"
+        is_yes_no = asked.parameters["by"] == FIRST_TOKENS
+        if is_yes_no or self.config.suggester_api == COMPLETIONS:
             body["prompt"] = asked.text
         else:
             path, body["messages"] = f"chat/{path}", [{"role": "user", "content": asked.text}]
@@ -330,9 +306,10 @@ class ServerSuggester(PromptedSuggester):
             return None
         except ServerError as error:
             return error
-        text = _text(found)
+        text = _first_tokens(found) if is_yes_no else _text(found)
         if text is None:
-            return ServerError(f"{self.server.url}: its answer has no text", may_pass=False)
+            lacks = "log-probabilities of tokens" if is_yes_no else "text"
+            return ServerError(f"{self.server.url}: its answer has no {lacks}", may_pass=False)
         usage = found.get("usage")
         tokens = usage.get("total_tokens") if isinstance(usage, dict) else 0
         return Completion(text, tokens if type(tokens) is int else 0, perf_counter() - begun)
@@ -433,3 +410,11 @@ def _text(found: Mapping[str, Any]) -> str | None:
     except (KeyError, IndexError, TypeError):
         return None
     return "" if text is None else text if isinstance(text, str) else None
+
+
+def _first_tokens(found: Mapping[str, Any]) -> str | None:
+    """Return the log-probabilities of the first tokens as JSON, None without them."""
+    try:
+        return json.dumps(dict(found["choices"][0]["logprobs"]["top_logprobs"][0]))
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import huggingface_hub
+import pytest
 from tqdm import tqdm
 
 import eval as eval_program
@@ -27,6 +28,7 @@ import publish
 import sweep
 from analysis import __main__ as analysis
 from benchmarks import __main__ as benchmarks
+from utils.errors import UserError
 from utils.run_folder import LOCK
 from utils.settings import all_settings
 
@@ -69,6 +71,15 @@ def tree(place="."):
             size, changed = (0, 0) if name in folders else (facts.st_size, facts.st_mtime_ns)
             found[os.path.relpath(path, place)] = (size, changed, facts.st_mode)
     return found
+
+
+@contextlib.contextmanager
+def in_one_line(reason):
+    """Demand that the block is refused as a user's error of one line that holds the reason."""
+    with pytest.raises(UserError, match=reason) as caught:
+        yield caught
+    assert len(caught.value.lines) == 1, caught.value
+    assert "\n" not in str(caught.value)
 
 
 def refused(capsys, program, command, n_lines=1):
