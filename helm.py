@@ -239,12 +239,13 @@ class Player:
         space = self.env.single_observation_space
         batch = concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
         device, begins = self.agent.device, self._starts
+        shown = self.agent.read(batch)
         return AgentInput(
-            self.agent.read(batch),
+            shown,
             is_first=torch.tensor([begins], device=device),
             last_actions=torch.tensor([0 if begins else self._action], device=device),
             last_rewards=torch.tensor([0.0 if begins else self._reward], device=device),
-        )
+        ).showing(shown)
 
     def _first(self, observations: Any) -> Any:
         return next(iter(iterate(self.env.observation_space, observations)))

@@ -187,7 +187,7 @@ class Watched(Agent):
         """Advance all memories, and act as the first agent or at random."""
         steps = []
         for agent, own in zip(self.agents, cast(list[Memory], memory), strict=True):
-            told = percept._replace(observations=agent.read(self.shown))
+            told = percept.showing(agent.read(self.shown))
             steps.append(agent.act(told, own))
             if steps[-1].remembered is None:
                 raise UserError(
@@ -198,6 +198,8 @@ class Watched(Agent):
         is_random = self.rng.random(percept.n_envs) < self.random_share
         n_actions = int(cast(Discrete, self.env.single_action_space).n)
         drawn = self.rng.integers(n_actions, size=percept.n_envs)
+        if (masks := percept.observations.action_masks) is not None:
+            is_random &= masks.cpu().numpy()[np.arange(len(drawn)), drawn]
         actions = np.where(is_random, drawn, steps[0].actions.cpu().numpy())
         return steps[0]._replace(actions=torch.as_tensor(actions, device=percept.is_first.device))
 

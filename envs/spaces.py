@@ -25,6 +25,8 @@ LONGEST_SIDE = 200  # of a picture in pixels; an episode of evaluation keeps hun
 MOST_NUMBERS = 16_384  # of an observation; every value of a discrete number counts
 MOST_ACTIONS = 4_096
 ACTION_NAMES, NUMBER_NAMES = "action_names", "number_names"  # in the metadata
+# A key of an observation, or of info: 1 where an action is allowed now, 0 where it is not.
+ACTION_MASK = "action_mask"
 NUMBERS, BOOLS = (int, float, np.number, np.bool_), (bool, np.bool_)
 RESET, STEP = ("observation", "info"), ("observation", "reward", "terminated", "truncated", "info")
 ALLOWED = (
@@ -51,14 +53,21 @@ class Conversion(NamedTuple):
 class Converted(gymnasium.Wrapper):
     """An environment in the agents' observations and actions; its `info` stays behind.
 
-    Anything wrong that it returns is an EnvFault.
+    But for the mask of actions in it, which `has_mask` puts into the observations. Anything wrong
+    that it returns is an EnvFault.
     """
 
-    def __init__(self, env: gymnasium.Env) -> None:
+    def __init__(self, env: gymnasium.Env, has_mask: bool = False) -> None:
         super().__init__(env)
         metadata = checked_metadata(env)
-        self.observation_space, self._observed = adapt_observation_space(env.observation_space)
         self.action_space, self._action = adapt_action_space(env.action_space)
+        shown_space = env.observation_space
+        if has_mask:
+            mask = spaces.MultiBinary(int(self.action_space.n))
+            shown_space = spaces.Dict(_with_mask(shown_space, shown_space, mask))
+        self._has_mask, self._shown_space = has_mask, shown_space
+        self.observation_space, self._observed = adapt_observation_space(shown_space)
+        _check_mask_space(self.observation_space, self.action_space)
         actions = env.action_space
         if isinstance(actions, spaces.MultiDiscrete):
             numbers = (self._action(action).ravel() for action in range(int(actions.nvec.prod())))
@@ -67,14 +76,14 @@ class Converted(gymnasium.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         found = self.env.reset(seed=seed, options=options)
-        observation, _ = _parts(found, "reset()", RESET)
-        _check_part(observation, self.env.observation_space, "reset()")
-        return self._observed(observation), {}
+        observation, info = _parts(found, "reset()", RESET)
+        is_told = isinstance(info, dict) and ACTION_MASK in info
+        self.tells_mask = is_told and ACTION_MASK not in _parts_of(self.observation_space)
+        return self._converted(observation, info, "reset()"), {}
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         found = self.env.step(self._action(action))
-        observation, reward, terminated, truncated, _ = _parts(found, "step()", STEP)
-        _check_part(observation, self.env.observation_space, "step()")
+        observation, reward, terminated, truncated, info = _parts(found, "step()", STEP)
         if not isinstance(reward, NUMBERS) or not math.isfinite(reward):
             raise EnvFault(f"step() pays {shown(reward)}, and a reward is one finite number")
         if not (isinstance(terminated, BOOLS) and isinstance(truncated, BOOLS)):
@@ -82,7 +91,16 @@ class Converted(gymnasium.Wrapper):
             raise EnvFault(
                 f"step() returns {ends!r:.100} for terminated or truncated. Return a bool"
             )
-        return self._observed(observation), reward, terminated, truncated, {}
+        is_over = bool(terminated or truncated)
+        observation = self._converted(observation, info, "step()", is_over)
+        return observation, reward, terminated, truncated, {}
+
+    def _converted(self, observation: Any, info: Any, where: str, is_over: bool = False) -> Any:
+        if self._has_mask:
+            mask = info.get(ACTION_MASK) if isinstance(info, dict) else None
+            observation = _with_mask(self.env.observation_space, observation, mask)
+        _check_part(observation, self._shown_space, where)
+        return _some_allowed(self._observed(observation), where, is_over)
 
     def render(self) -> np.ndarray:
         """Return a picture of the whole environment, made smaller where it is large.  [H, W, 3]"""
@@ -114,6 +132,7 @@ class ConvertedVector(VectorWrapper):
             env.single_observation_space
         )
         self.single_action_space, self._action = adapt_action_space(env.single_action_space)
+        _check_mask_space(self.single_observation_space, self.single_action_space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
 
@@ -126,7 +145,12 @@ class ConvertedVector(VectorWrapper):
         found = self.env.reset(seed=seed, options=options)
         observations, info = _parts(found, "reset()", RESET)
         _check_part(observations, self.env.observation_space, "reset()")
-        return self._observed(observations), info
+        if ACTION_MASK in info and ACTION_MASK not in _parts_of(self.single_observation_space):
+            raise UserError(
+                f"env: a vector environment's {ACTION_MASK} is read from its observations, not "
+                "from info. Put it there, or give a function that makes one environment"
+            )
+        return _some_allowed(self._observed(observations), "reset()"), info
 
     def step(self, actions: Any) -> StepResult:
         found = self.env.step(self._action(actions))
@@ -154,9 +178,11 @@ class ConvertedVector(VectorWrapper):
             converted = np.full(self.num_envs, None, dtype=object)
             for row in ended.nonzero()[0]:
                 _check_part(final[row], self.env.single_observation_space, 'info["final_obs"]')
-                converted[row] = self._observed(final[row])
+                last = self._observed(final[row])
+                converted[row] = _some_allowed(last, 'info["final_obs"]', is_over=True)
             info = info | {"final_obs": converted}
-        return self._observed(observations), rewards, terminated, truncated, info
+        observations = _some_allowed(self._observed(observations), "step()")
+        return observations, rewards, terminated, truncated, info
 
 
 def _let_reset_in_same_step(env: VectorEnv) -> None:
@@ -175,6 +201,43 @@ def _let_reset_in_same_step(env: VectorEnv) -> None:
             "and begins the next episode within the last one's step, "
             'metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}'
         )
+
+
+def _parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
+    """Return the parts of a dictionary by their keys, none of another space."""
+    return dict(space.spaces) if isinstance(space, spaces.Dict) else {}
+
+
+def _with_mask(space: spaces.Space, shown: Any, mask: Any) -> dict[str, Any]:
+    """Return an observation of a space, or the space itself, with a mask as one more part."""
+    parts = shown if isinstance(space, spaces.Dict) else {"observation": shown}
+    return {**parts, ACTION_MASK: mask}
+
+
+def _check_mask_space(observations: spaces.Space, actions: spaces.Discrete) -> None:
+    """Raise UserError where the mask of converted spaces has not an entry for each action."""
+    mask = _parts_of(observations).get(ACTION_MASK)
+    if mask is not None and mask.shape != (actions.n,):
+        raise UserError(
+            f"observations: {ACTION_MASK} has {mask.shape[0]} entries, and there are {actions.n} "
+            "actions. Give one for each action"
+        )
+
+
+def _some_allowed(shown: Any, where: str, is_over: bool = False) -> Any:
+    """Return an observation, or a batch; EnvFault where its mask allows no action.
+
+    The last observation of an episode may do that: there, all are allowed.
+    """
+    if not isinstance(shown, dict) or ACTION_MASK not in shown:
+        return shown
+    is_empty = ~shown[ACTION_MASK].any(-1)
+    if not is_empty.any():
+        return shown
+    if is_over:
+        return shown | {ACTION_MASK: np.ones_like(shown[ACTION_MASK])}
+    of = f" of environment {np.flatnonzero(is_empty)[0]}" * is_empty.ndim
+    raise EnvFault(f"{ACTION_MASK} of {where}{of} allows no action, and the episode goes on")
 
 
 def checked_metadata(env: Any) -> dict[str, Any]:
@@ -202,7 +265,8 @@ def _check_part(part: Any, space: spaces.Space, where: str) -> None:
         return
     if isinstance(space, spaces.Dict) and isinstance(part, dict) and part.keys() == space.keys():
         for key in space:
-            _check_part(part[key], space[key], where)
+            inner = f"{ACTION_MASK} of {where}" if key == ACTION_MASK else where
+            _check_part(part[key], space[key], inner)
     elif (
         isinstance(space, spaces.Tuple)
         and isinstance(part, tuple | list | np.ndarray)
@@ -239,7 +303,7 @@ def adapt_observation_space(space: spaces.Space) -> Conversion:
     become bytes. Its channels are the smaller one of its first and its last dimension, the first if
     they are equal. One of four dimensions is a stack of images, its channels those of all. A Box of
     uint8 with two dimensions from 5x5 up is a grey image. Every other Box becomes a vector, a tuple
-    a dictionary with the keys "0", "1", ...
+    a dictionary with the keys "0", "1", ... The part "action_mask" becomes MultiBinary.
 
     Raises:
         UserError: a part of the space cannot be seen; it is named.
@@ -250,8 +314,8 @@ def adapt_observation_space(space: spaces.Space) -> Conversion:
     n_texts = sum(map(is_text, leaves.values()))
     n_numbers = sum(
         int(spaces.flatdim(leaf))
-        for leaf in leaves.values()
-        if not (is_text(leaf) or is_image(leaf))
+        for name, leaf in leaves.items()
+        if not (is_text(leaf) or is_image(leaf) or name == ACTION_MASK)
     )
     if len({shape[1:] for shape in images.values()}) > 1:
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in images.items())
@@ -325,6 +389,10 @@ def _leaves(space: spaces.Space, name: str = "") -> Iterator[tuple[str, spaces.S
 
 def _seen(space: spaces.Space, path: tuple[str, ...]) -> Conversion:
     """Return how a part of an observation is seen, given the keys that lead to it."""
+    if path == (ACTION_MASK,):
+        if not isinstance(space, spaces.Box | spaces.MultiBinary) or len(space.shape) != 1:
+            raise _unseen(space, path, ". Give a bool, or 0 or 1, for each action")
+        return Conversion(spaces.MultiBinary(space.shape[0]), _mask)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return _dictionary(space, path)
     if isinstance(space, spaces.MultiDiscrete) and len(space.shape) > 1:
@@ -396,6 +464,13 @@ def _bytes(fractions: np.ndarray) -> np.ndarray:
     if not (pixels.min() >= 0 and pixels.max() <= 255):
         raise EnvFault("an image whose space is of fractions from 0 to 1 has others. Return uint8")
     return pixels.astype(np.uint8)
+
+
+def _mask(values: Any) -> np.ndarray:
+    mask = np.asarray(values)
+    if not np.isin(mask, (0, 1)).all():
+        raise EnvFault(f"{ACTION_MASK} is {shown(values)}. Give a bool, or 0 or 1, for each action")
+    return mask.astype(np.int8)
 
 
 def _flat(values: Any, n_axes: int) -> np.ndarray:

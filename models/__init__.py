@@ -112,6 +112,11 @@ def validate_config(config: Config) -> list[str]:
             f"model: {config.model} is trained by {', '.join(kind.algorithms)}, and algorithm is "
             f"{config.algorithm}. Choose algorithm={kind.algorithms[0]}, or another model"
         ]
+    if config.algorithm in FROM_REPLAY and getattr(config, "last_action_input", False):
+        return [
+            f"last_action_input: {config.algorithm} reads the last action by action_embedding "
+            "already. Leave it at false"
+        ]
     has_memory = hasattr(kind, "memory_class") or hasattr(kind, "language_class")
     if config.algorithm not in FROM_REPLAY or has_memory:
         return []

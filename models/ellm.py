@@ -18,7 +18,13 @@ from models.agent import Agent, Memory, Step, TensorMemory
 from models.caching import to_float01
 from models.encoders import Kernels, fitting_kernels, strided_convolutions
 from models.heads import DuelingQ, initialise_orthogonal
-from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
+from models.observations import (
+    ACTION_MASK,
+    AgentInput,
+    ObservationBatch,
+    ObservationPreprocessor,
+    Observations,
+)
 from models.sentence_encoder import (
     SentenceFeatures,
     SentenceSettings,
@@ -26,6 +32,7 @@ from models.sentence_encoder import (
     load_sentence_encoder,
     with_orthogonal_layers,
 )
+from utils.errors import UserError
 from utils.settings import setting
 
 CHANNELS = (32, 64, 64)
@@ -108,6 +115,11 @@ class Ellm(Agent):
             ObservationPreprocessor(observation_space),
             int(action_space.n),
         )
+        if ACTION_MASK in getattr(observation_space, "spaces", ()):
+            raise UserError(
+                "model: the environment has an action mask, which ELLM does not know. Choose "
+                "algorithm=PPO, DQN or SAC with another model"
+            )
         self.frame_stack, width = config.frame_stack, config.hidden_dim
         shape = self.reader.image_shape
         self.image: FrameBranch | None = None

@@ -572,7 +572,9 @@ def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
         vectors = torch.zeros(1, reader.n_numbers, device=device)
     if reader.n_texts:
         text = torch.tensor([reader.sentences.numbers(["nothing"] * reader.n_texts)], device=device)
-    observations, context = Observations(images, vectors, text), torch.zeros(1, 0, device=device)
+    last_step = torch.zeros(1, reader.n_last, device=device) if reader.n_last else None
+    observations = Observations(images, vectors, text, last_step=last_step)
+    context = torch.zeros(1, 0, device=device)
     if config.curiosity_features == "memory":
         memory, seen = agent.initial_memory(1), AgentInput.first(observations)
         context = agent.act(seen, memory, deterministic=True, advance=False).context

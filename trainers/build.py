@@ -19,6 +19,7 @@ from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions
 from models.agent import Agent
 from models.baselines import RandomAgent
+from models.memories.check import refuse_broken
 from models.tile_reader import load_tile_reader, with_tile_reader
 from rewards.curiosity import CURIOSITIES, CuriositySettings, build_curiosity
 from rewards.goals import GoalRewards, GoalSettings, with_goals
@@ -141,6 +142,7 @@ def build_learner(
     `share` are the settings and `env` the environments of this rank; `trust` is for the guide.
     """
     # Checked for the whole run already, but a rank's minibatches come from its own share.
+    refuse_broken(agent, config.model)
     learner_of = LEARNERS.find(config.algorithm)
     problems = learner_of.validate_config(share, AGENTS.find(share.model))
     if problems:

@@ -148,7 +148,7 @@ def evaluate(
 
 def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
     """Return observations under their names in a recording.  [N, ...]"""
-    images, vectors, text = observations
+    images, vectors, text, masks, _ = observations
     seen = {}
     if images is not None:
         seen["observations"] = images.cpu().numpy()
@@ -156,6 +156,8 @@ def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
         seen["vectors" if seen else "observations"] = vectors.cpu().numpy()
     if text is not None:
         seen["text"] = agent.reader.sentences.texts(text)
+    if masks is not None:
+        seen["action_masks"] = masks.cpu().numpy()
     return seen
 
 

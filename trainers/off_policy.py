@@ -127,7 +127,7 @@ class OffPolicyLearner(Learner):
     def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         """Take one gradient step and return its metrics."""
 
-    def explore(self, step: Step) -> Step:
+    def explore(self, step: Step, percept: AgentInput) -> Step:
         """Apply exploration to the chosen actions."""
         return step
 
@@ -179,12 +179,15 @@ class OffPolicyLearner(Learner):
         # In the warm-up, too, the agent acts: its memory has to read every step.
         step = self.agent.act(percept, memory)
         if self.is_warming_up:
-            return step._replace(actions=self.random_actions(percept.n_envs))
-        return self.explore(step)
+            return step._replace(actions=self.random_actions(percept))
+        return self.explore(step, percept)
 
-    def random_actions(self, n_envs: int) -> Tensor:
-        """Return uniform actions.  [N] int64"""
-        return torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
+    def random_actions(self, percept: AgentInput) -> Tensor:
+        """Return uniform actions among those that are allowed.  [N] int64"""
+        masks = percept.observations.action_masks
+        if masks is not None:
+            return torch.multinomial(masks.float(), 1).squeeze(-1)
+        return torch.randint(self.agent.n_actions, (percept.n_envs,), device=self.agent.device)
 
     def observe(self, transition: Transition) -> None:
         percept, step = transition.percept, transition.step

@@ -235,6 +235,7 @@ class Rollout:
     def batch(self, samples: Tensor) -> Batch:
         """Return a batch of samples, numbers [B]."""
         n, t = samples // self.n_steps, samples % self.n_steps
+        masks = self.observations.action_masks
         return Batch(
             observations=self._batch_of_all.select((self.n_past + t) * self.n_envs + n),
             actions=self.actions[t, n],
@@ -243,6 +244,7 @@ class Rollout:
             advantages=self.advantages[t, n],
             returns=self.returns[t, n],
             context=self.context[t, n],
+            action_masks=None if masks is None else masks[t, n],
         )
 
 
