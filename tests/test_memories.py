@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,9 @@ from utils.errors import UserError
 N_FEATURES, WIDTH, MEM_LEN = 7, 12, 5
 T, N_ENVS = 12, 3
 SMALL = {"memory_width": WIDTH, "memory_heads": 2, "mem_len": MEM_LEN}
-GPT = {"model": "GPT", "memory_layers": 3}
+GPT: dict[str, Any] = {"model": "GPT", "memory_layers": 3}
 # Every memory of an agent, by its class's name, and some in another form.
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     kind.memory_class.__name__: {"model": name}
     for name, kind in ((name, agent_class(name)) for name in AGENTS.places)
     if hasattr(kind, "memory_class")
