@@ -99,7 +99,6 @@ def analyse(argv: Sequence[str] | None) -> None:
 
 
 def check(asked: argparse.Namespace) -> None:
-    """Print all checks of a memory and of its agent; RunError where one fails."""
     agent = named_agent(asked.name, asked.var, asked.trust)
     memories = [part for part in agent.modules() if isinstance(part, TrainedMemory)]
     checked = memories[:1] + [agent] * isinstance(agent, ActorCriticAgent)

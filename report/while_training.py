@@ -45,7 +45,6 @@ class Showcase:
         self._latest: Observations | None = None
 
     def follow(self, transition: Transition) -> None:
-        """Keep the running episode of the first environment and its latest whole one."""
         observations, is_first = transition.percept.observations, transition.percept.is_first
         if is_first[0]:
             if self._running:

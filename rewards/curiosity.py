@@ -281,7 +281,6 @@ class Curiosity(ABC):
         return order.to(device).tensor_split(n_parts)
 
     def _sum(self, kinds: Mapping[str, Tensor]) -> Tensor:
-        """Return the sum over kinds, text with its weight.  [B]"""
         weight = self.config.curiosity_text_weight
         return torch.stack([weight * r if kind == TEXT else r for kind, r in kinds.items()]).sum(0)
 
@@ -511,7 +510,6 @@ class Perceptron(nn.Module):
 
 
 def build_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | None:
-    """Return the settings' intrinsic reward, if any; UserError if there are no features for it."""
     if config.curiosity is None:
         return None
     kind, features_of = CURIOSITIES.find(config.curiosity), FeatureReader(config, agent)

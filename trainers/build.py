@@ -56,7 +56,6 @@ GUIDE = "guide"  # the setting of learners with an agent that explores for them
 
 
 def validate_config(config: Any) -> list[str]:
-    """Return one line for every pair of settings that cannot both hold in this run."""
     goals = goal_contradictions(config)
     if not (LEARNERS.known_as(config.algorithm) and AGENTS.known_as(config.model)):
         return goals
@@ -120,7 +119,6 @@ def open_env(
 
 @contextmanager
 def build_evaluation(config: RunSettings) -> Iterator[GreedyEvaluation | None]:
-    """Open environments for greedy evaluations while training, if the settings ask for these."""
     if not config.eval_steps:
         yield None
         return
@@ -183,7 +181,6 @@ def player_config(
     overrides: Sequence[str] = (),
     random: bool = False,
 ) -> Config:
-    """Return the settings to play a checkpoint's agent with, or a random one in its environment."""
     config = played_config(checkpoint, path, trust, overrides)
     agent = AGENTS.find(config.model)
     if not random:

@@ -4,7 +4,7 @@ To import a module is to run it. Modules that a user names are looked for in the
 too; those of a stored run are imported only as utils/run_folder.py allows.
 
 The user's modules may have the names of ours, and `sys.modules` has one place for both. Ours stand
-there, and lend the user's whatever they lack: `envs.corridor` comes from the user's folder envs/,
+there, and lend the user's names that they lack: `envs.corridor` comes from the user's folder envs/,
 `from utils import mean` from the user's utils.py.
 """
 
@@ -155,7 +155,6 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def import_module(module: str) -> ModuleType:
-    """Import a module that a setting names: the user's where ours has the same name."""
     return _OURS_FIRST.module_of_theirs(module) or importlib.import_module(module)
 
 
@@ -206,7 +205,7 @@ class _OursFirst:
 
 
 class _Lending(SourceFileLoader):
-    """Loads a module of ours, which then lends what it lacks from the user's of its name."""
+    """Loads a module of ours, which lends names it lacks from the user's module."""
 
     def exec_module(self, module: ModuleType) -> None:
         lend(module)

@@ -173,7 +173,6 @@ class Server:
         raise self._silent(f"its answer is no JSON object: {_beginning(content)!r}")
 
     def _refused(self, error: urllib.error.HTTPError) -> ServerError:
-        """Return the error for a status other than 200."""
         said, why = "", error.reason
         wait: float | None = None
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -375,7 +374,6 @@ def pause(number: int, asked: float | None) -> float:
 
 
 def _whole(response: Any, end: float) -> bytes:
-    """Return a server's answer, if it comes in time and is not too long."""
     content = bytearray()
     while piece := response.read1(PIECE):
         content += piece
@@ -387,7 +385,6 @@ def _whole(response: Any, end: float) -> bytes:
 
 
 def _beginning(content: bytes) -> str:
-    """Return the beginning of a server's answer, or its error message."""
     text = content.decode(errors="replace")
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         text = str(json.loads(text)["error"]["message"])
@@ -400,7 +397,6 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 
 
 def _text(found: Mapping[str, Any]) -> str | None:
-    """Return the text of a server's answer, None if it has another form; a refusal is empty."""
     try:
         choice = found["choices"][0]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
