@@ -326,18 +326,20 @@ class GoalRewards(VectorWrapper):
         Raises:
             ValueError: goals were compared by another encoder.
         """
-        if not cast(Any, self.env).load_state_dict(state):
-            return False
+        is_same = cast(Any, self.env).load_state_dict(state)
         if state["compared_by"] != self._compared_by():
             raise ValueError("goal_encoder: it has other weights than when the run was saved")
-        for episode, saved in zip(self.episodes, state["goals"], strict=True):
-            episode.load_state_dict(saved)
+        # Counts of the run, the suggester's budget among them, outlive the running episodes.
         self.suggester.load_state_dict(state["suggester"])
         if self._quality:
             self._quality.load_state_dict(state["quality"])
+        self._recent = deque(map(float, state["recent_goal_returns"]), EPISODES_AVERAGED)
+        if not is_same:
+            return False
+        for episode, saved in zip(self.episodes, state["goals"], strict=True):
+            episode.load_state_dict(saved)
         self._returns[:] = state["goal_returns"]
         self._completed[:] = state["completed"]
-        self._recent = deque(map(float, state["recent_goal_returns"]), EPISODES_AVERAGED)
         return True
 
     @property

@@ -164,7 +164,7 @@ class Collector:
         if self.scaling is not None:
             self.scaling.load_state_dict(state["scaling"])
         assert self._memory is not None, "episodes have begun"
-        is_lost = not (state["resumable"] and self.env.load_state_dict(state["env"]))
+        is_lost = not (self.env.load_state_dict(state["env"]) and state["resumable"])
         if any(self.ranks.all_reduce_max(is_lost)):  # all ranks go on, or none
             self.begin(seed)
             assert self.percept is not None, "episodes have begun"

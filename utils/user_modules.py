@@ -12,7 +12,8 @@ import hashlib
 import importlib
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import distribution, packages_distributions
 from importlib.util import find_spec, module_from_spec
@@ -71,6 +72,20 @@ def imported(setting: str, module: str) -> ModuleType:
         raise UserError(f"{setting}: {why}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{setting}: importing {module} raised {told(error)}") from error
+
+
+@contextmanager
+def making(setting: str, name: str) -> Iterator[None]:
+    """Tell an error of a class of the user's own, while it is made, in one line."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        if not is_named(name):
+            raise
+        raise UserError(
+            f"{setting}: making {name} raised {told(error)}. Settings that it takes, also those of "
+            "its encoder, have to be in its `reads` (docs/extending.md)"
+        ) from error
 
 
 def advice(error: BaseException) -> str:

@@ -257,7 +257,6 @@ class ServerSuggester(PromptedSuggester):
             return [None] * len(questions)
         with ThreadPoolExecutor(min(AT_ONCE, len(questions))) as threads:
             found = list(self.awaited(threads.map(self._outcome, questions), len(questions)))
-        self._note_sent()
         failures = [each for each in found if isinstance(each, ServerError)]
         if failures:
             self._fail(failures[0])
@@ -276,8 +275,9 @@ class ServerSuggester(PromptedSuggester):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.run, self.sent = state["run"], state["sent"]
-        self._note_sent()
+        # Those sent since the start, about the scenes of a run that is being resumed, count, too.
+        self.run, sent = state["run"], self.cache.spend(state["run"], state["sent"]) + self.sent
+        self.sent = self.cache.spend(self.run, sent)
 
     def _take(self) -> None:
         """Count a request before it is sent; OverBudget if none is left."""
@@ -285,10 +285,7 @@ class ServerSuggester(PromptedSuggester):
         with self._lock:
             if most is not None and self.sent >= most:
                 raise OverBudget
-            self.sent += 1
-
-    def _note_sent(self) -> None:
-        self.sent = self.cache.spend(self.run, self.sent)
+            self.sent = self.cache.spend(self.run, self.sent + 1)
 
     def _outcome(self, asked: CompletionRequest) -> Completion | ServerError | None:
         """Return an answer, its error, or None where the budget is spent."""
