@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from models import AGENTS, agent_class
 from models.memories import gpt
+from models.memories.check import examine
 from models.memories.lstm import Recurrent
 from tests import golden_data
 from tests.agents import small_config
@@ -104,28 +105,8 @@ def test_acting_equals_unrolling_from_any_step_wherever_episodes_begin(
 
 
 @every_kind
-@given(is_first=STARTS)
-def test_an_episode_depends_neither_on_the_last_one_nor_on_its_neighbours(kind, is_first):
-    memory, x = build(kind), torch.randn(T, N_ENVS, N_FEATURES)
-    together, _ = play(memory, x, is_first)
-    for n in range(N_ENVS):
-        begin = max([0, *is_first[:, n].nonzero().flatten().tolist()])
-        own = slice(begin, None), slice(n, n + 1)
-        assert_same(together[own], play(memory, x[own], is_first[own])[0])
-
-
-@every_kind
-@given(is_first=STARTS, now=st.integers(1, T - 2))
-def test_a_saved_state_goes_on_as_its_original(kind, is_first, now):
-    memory, x = build(kind), torch.randn(T, N_ENVS, N_FEATURES)
-    state, other = memory.initial(N_ENVS), memory.initial(N_ENVS)
-    play(memory, x[:now], is_first[:now], state)
-    play(memory, x[now:], is_first[now:], other)  # its earlier content does not matter
-    other.load_state_dict(state.state_dict())
-    copied = state.copy()
-    expected, _ = play(memory, x[now:], is_first[now:], state)
-    for twin in (other, copied):
-        assert torch.equal(play(memory, x[now:], is_first[now:], twin)[0], expected)
+def test_a_users_checks_find_nothing(kind):
+    assert [check for check, found in examine(build(kind)).items() if not found.is_right] == []
 
 
 @every_kind
