@@ -61,7 +61,6 @@ class YesNoSuggester(HouseholdSuggester):
 
     @classmethod
     def configured(cls, config: Config, action_names: Sequence[str]) -> "YesNoSuggester":
-        """Return the suggester of the settings, which asks a server, or else a decoder here."""
         own = config.part(YesNoSettings)
         if own.suggester_url:
             return cls(ServerSuggester.configured(config, action_names), own.yes_threshold)

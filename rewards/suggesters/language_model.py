@@ -185,7 +185,6 @@ class PromptedSuggester(Suggester):
     def answered(
         self, questions: Sequence[CompletionRequest], read: Callable[[str], FOUND | None]
     ) -> list[FOUND | None]:
-        """Return each answer as it is read; None without one, or where it is rejected."""
         for question, answer in self._come():
             self._keep(question, answer, read)
         keys = [each.key for each in questions]
@@ -284,7 +283,6 @@ class PromptedSuggester(Suggester):
                 self._told.put(error)
 
     def _come(self) -> Iterable[tuple[CompletionRequest, Completion | None]]:
-        """Yield the answers that the thread has received, with their questions."""
         while not self._told.empty():
             told = self._told.get()
             if isinstance(told, Exception):
@@ -384,7 +382,6 @@ def check_writes(name: str) -> None:
 
 
 def writing_parameters(config: WritingSettings) -> dict[str, Any]:
-    """Return all that a written answer depends on beside model and prompt."""
     return {
         "by": WRITING,
         "stop": STOP,
@@ -401,7 +398,6 @@ def lm_sentence(situation: TextState) -> str:
 
 
 def question(situation: TextState) -> str:
-    """Return the whole prompt, to be answered by a list of bullets."""
     return f"{INSTRUCTION}{lm_sentence(situation)} What do you do?\n"
 
 
@@ -453,5 +449,4 @@ def candidates(action_names: Sequence[str], situation: TextState) -> list[str]:
 
 
 def bullet(name: str) -> str:
-    """Return an action as an answer would name it, after the bullet's sign."""
     return f" {name[:1].upper()}{name[1:]}"

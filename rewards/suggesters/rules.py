@@ -158,7 +158,6 @@ EFFECTIVE = frozenset((*UNGUIDED, *GOALS))
 
 
 def possible_goals(situation: TextState) -> list[str]:
-    """Return the goals that can be reached from a situation, in the order of the rules."""
     held = situation.items
     return [
         rule.goal
