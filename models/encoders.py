@@ -143,11 +143,12 @@ class SmallImpalaCNN(Encoder):
         self.linear = nn.Linear(n_flat, n_features)
         _xavier(self)
         # A checkpoint names no attribute of this: it is neither module nor buffer.
-        self._cache = ObservationCache(
-            lambda images: self.of_pixels(to_float01(images)), cache_mb, CACHE_BLOCK, LARGER_BLOCKS
-        )
+        self._cache = ObservationCache(self._of_images, cache_mb, CACHE_BLOCK, LARGER_BLOCKS)
         self._weights = list(self.parameters())  # asked at every step, so found once
         self._versions: list[int] = []
+
+    def _of_images(self, images: Tensor) -> Tensor:  # a method, as a copy of this module needs
+        return self.of_pixels(to_float01(images))
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
