@@ -1,9 +1,7 @@
 """Learning to learn: arms that pay otherwise in every episode, so that an agent has to try them.
 
-python main.py --var env=examples.bandit:Bandit-v0 --var model=LSTM --var last_action_input=true \
-    --var last_reward_input=true
-
 The observation is always the same: without its last action and reward an agent pulls blindly.
+docs/memory.md has the command that trains an agent.
 """
 
 from typing import Any
@@ -18,7 +16,7 @@ class Bandit(gymnasium.Env):
 
     observation_space = Box(0, 1, (1,), np.float32)
 
-    def __init__(self, arms: int = 5, pulls: int = 100) -> None:
+    def __init__(self, arms: int = 2, pulls: int = 50) -> None:
         self.action_space, self.arms, self.pulls = Discrete(arms), arms, pulls
 
     def reset(
