@@ -13,7 +13,7 @@ import main as main_program
 from tests.described import NAME as DESCRIBED
 from tests.published_models import tiny_sentence_encoder
 from tests.tiny_clip import tiny_settings
-from tests.tiny_decoders import write_decoder
+from tests.tiny_decoders import tiny_decoder_folder, write_decoder
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from utils.files import load_saved
@@ -80,6 +80,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO GPT, forbidden actions, its last step": PPO | GPT | MASKED_IN_INFO | LAST_STEP,
     "PPO HELM, its last step": PPO | HELM | LAST_STEP,
     "PPO HELM": PPO | HELM | {"adv_norm": "true", "lr_decay": "linear"},
+    "PPO HELM of Mamba": PPO | HELM | {"language_model": "mamba"},
     "PPO HELM, NovelD": PPO | HELM | CURIOUS | {"curiosity": "NovelD"},
     "PPO HELM reads": PPO
     | HELM
@@ -127,6 +128,7 @@ def _models() -> tuple[tempfile.TemporaryDirectory, dict[str, str]]:
     encoder, decoder = Path(folder.name, "encoder"), Path(folder.name, "decoder")
     decoder.mkdir()
     made = {"tiny": str(tiny_sentence_encoder(encoder)), "decoder": str(write_decoder(decoder))}
+    made["mamba"] = str(tiny_decoder_folder(Path(folder.name, "mamba"), "mamba"))
     return folder, made
 
 

@@ -128,7 +128,6 @@ class OffPolicyLearner(Learner):
         """Take one gradient step and return its metrics."""
 
     def explore(self, step: Step, percept: AgentInput) -> Step:
-        """Apply exploration to the chosen actions."""
         return step
 
     def add_optimizer(
@@ -244,7 +243,6 @@ class OffPolicyLearner(Learner):
         return metrics
 
     def empty_metrics(self) -> dict[str, float]:
-        """Return the metrics of an update without a gradient step: NaN under every name."""
         rewarded = () if self.reward is None else self.reward.metrics
         return dict.fromkeys((*(f"train/{name}" for name in self.logged), *rewarded), math.nan)
 
@@ -295,7 +293,6 @@ class OffPolicyLearner(Learner):
             self.running.load_state_dict(state["running"], like)
 
     def _rewarded(self, sequences: SequenceBatch) -> tuple[SequenceBatch, dict[str, Tensor]]:
-        """Replace the rewards of the steps that count by the intrinsic ones; return its metrics."""
         if self.reward is None:
             return sequences, {}
         counted = sequences.mask.flatten().nonzero().squeeze(-1)
