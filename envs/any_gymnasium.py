@@ -245,9 +245,9 @@ def _play(env: Converted | ConvertedVector) -> None:
     shown, _ = env.reset(seed=0)
     until = time.perf_counter() + SECONDS  # a slow one shows less of itself
     for _ in range(MOST_STEPS):
-        mask = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
-        allowed: Any = tuple(mask) if np.ndim(mask) == 2 else mask
-        shown, _, terminated, truncated, _ = env.step(env.action_space.sample(allowed))
+        mask: Any = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
+        mask = tuple(mask) if np.ndim(mask) == 2 else mask
+        shown, _, terminated, truncated, _ = env.step(env.action_space.sample(mask))
         if isinstance(env, Converted) and (terminated or truncated):
             shown, _ = env.reset()
         if time.perf_counter() > until:

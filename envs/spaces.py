@@ -63,7 +63,7 @@ class Converted(gymnasium.Wrapper):
         self.action_space, self._action = adapt_action_space(env.action_space)
         shown_space = env.observation_space
         if has_mask:
-            mask = spaces.MultiBinary(int(self.action_space.n))
+            mask = spaces.MultiBinary(spaces.flatdim(self.action_space))
             shown_space = spaces.Dict(_with_mask(shown_space, shown_space, mask))
         self._has_mask, self._shown_space = has_mask, shown_space
         self.observation_space, self._observed = adapt_observation_space(shown_space)
@@ -214,12 +214,12 @@ def _with_mask(space: spaces.Space, shown: Any, mask: Any) -> dict[str, Any]:
     return {**parts, ACTION_MASK: mask}
 
 
-def _check_mask_space(observations: spaces.Space, actions: spaces.Discrete) -> None:
+def _check_mask_space(observations: spaces.Space, actions: spaces.Space) -> None:
     """Raise UserError where the mask of converted spaces has not an entry for each action."""
-    mask = _parts_of(observations).get(ACTION_MASK)
-    if mask is not None and mask.shape != (actions.n,):
+    mask, n_actions = _parts_of(observations).get(ACTION_MASK), spaces.flatdim(actions)
+    if mask is not None and (n_entries := spaces.flatdim(mask)) != n_actions:
         raise UserError(
-            f"observations: {ACTION_MASK} has {mask.shape[0]} entries, and there are {actions.n} "
+            f"observations: {ACTION_MASK} has {n_entries} entries, and there are {n_actions} "
             "actions. Give one for each action"
         )
 
@@ -229,14 +229,12 @@ def _some_allowed(shown: Any, where: str, is_over: bool = False) -> Any:
 
     The last observation of an episode may do that: there, all are allowed.
     """
-    if not isinstance(shown, dict) or ACTION_MASK not in shown:
-        return shown
-    is_empty = ~shown[ACTION_MASK].any(-1)
-    if not is_empty.any():
+    mask = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
+    if mask is None or mask.any(-1).all():
         return shown
     if is_over:
-        return shown | {ACTION_MASK: np.ones_like(shown[ACTION_MASK])}
-    of = f" of environment {np.flatnonzero(is_empty)[0]}" * is_empty.ndim
+        return shown | {ACTION_MASK: np.ones_like(mask)}
+    of = f" of environment {mask.any(-1).argmin()}" * (mask.ndim - 1)
     raise EnvFault(f"{ACTION_MASK} of {where}{of} allows no action, and the episode goes on")
 
 

@@ -1,9 +1,7 @@
 """Learning to learn: arms that pay otherwise in every episode, so that an agent has to try them.
 
-python main.py --var env=examples.bandit:Bandit-v0 --var model=LSTM --var last_action_input=true \
-    --var last_reward_input=true
-
 The observation is always the same: without its last action and reward an agent pulls blindly.
+docs/memory.md has the command that trains an agent.
 """
 
 from typing import Any
@@ -18,14 +16,14 @@ class Bandit(gymnasium.Env):
 
     observation_space = Box(0, 1, (1,), np.float32)
 
-    def __init__(self, arms: int = 5, pulls: int = 100) -> None:
-        self.action_space, self.pulls = Discrete(arms), pulls
+    def __init__(self, arms: int = 2, pulls: int = 50) -> None:
+        self.action_space, self.arms, self.pulls = Discrete(arms), arms, pulls
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
-        self.chances, self.n_pulled = self.np_random.random(int(self.action_space.n)), 0
+        self.chances, self.n_pulled = self.np_random.random(self.arms), 0
         return np.zeros(1, np.float32), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -34,4 +32,4 @@ class Bandit(gymnasium.Env):
         return np.zeros(1, np.float32), reward, self.n_pulled == self.pulls, False, {}
 
 
-gymnasium.register("Bandit-v0", Bandit)
+gymnasium.register("Bandit-v0", f"{__name__}:Bandit")

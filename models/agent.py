@@ -435,8 +435,8 @@ class SacAgent(OffPolicyAgent):
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         features, context = self.body.step(percept, memory, advance)
-        logits = allowed(self.policy(features), percept.observations.action_masks)
-        log_probs = logits.log_softmax(-1)
+        masks = percept.observations.action_masks
+        log_probs = allowed(self.policy(features), masks).log_softmax(-1)
         actions = log_probs.argmax(-1) if deterministic else sample_actions(log_probs.exp())
         chosen = log_probs.gather(-1, actions[:, None]).squeeze(-1)
         values = None

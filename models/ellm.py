@@ -18,13 +18,7 @@ from models.agent import Agent, Memory, Step, TensorMemory
 from models.caching import to_float01
 from models.encoders import Kernels, fitting_kernels, strided_convolutions
 from models.heads import DuelingQ, initialise_orthogonal
-from models.observations import (
-    ACTION_MASK,
-    AgentInput,
-    ObservationBatch,
-    ObservationPreprocessor,
-    Observations,
-)
+from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import (
     SentenceFeatures,
     SentenceSettings,
@@ -115,10 +109,9 @@ class Ellm(Agent):
             ObservationPreprocessor(observation_space),
             int(action_space.n),
         )
-        if ACTION_MASK in getattr(observation_space, "spaces", ()):
+        if self.reader.has_mask:
             raise UserError(
-                "model: the environment has an action mask, which ELLM does not know. Choose "
-                "algorithm=PPO, DQN or SAC with another model"
+                "model: ELLM knows no action mask, and the environment has one. Choose CNN"
             )
         self.frame_stack, width = config.frame_stack, config.hidden_dim
         shape = self.reader.image_shape

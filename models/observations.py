@@ -181,6 +181,7 @@ class ObservationPreprocessor:
 
     def __init__(self, space: spaces.Space, n_last: int = 0) -> None:
         self._parts, self.n_last = _parts(space, ()), n_last
+        self.has_mask = any(kind == "action_masks" for _, _, kind in self._parts)
         images = [part for _, part, kind in self._parts if kind == "images"]
         if len({image.shape[1:] for image in images}) > 1:
             raise UserError(f"observations: {space} has images of unequal sizes")

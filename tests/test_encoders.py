@@ -27,12 +27,7 @@ from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
 IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
-SETTINGS = EncoderSettings(
-    sentence_encoder=DEFAULT_ENCODER,
-    observation_cache_mb=0,
-    last_action_input=False,
-    last_reward_input=False,
-)
+SETTINGS = EncoderSettings(DEFAULT_ENCODER, 0, False, False)
 
 
 def cnn(cache_mb=1):

@@ -1,6 +1,7 @@
 """A server that suggests, against a real one on this machine: answers and failures."""
 
 import logging
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -142,6 +143,19 @@ def test_or_the_run_goes_on_without_and_rests_each_time_longer(suggester, caplog
     assert n_asked == [1, 2, 3, 4]
     assert found.counts["unanswered"] == 6
     assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 3
+
+
+def test_a_closed_suggester_ends_its_thread_and_tries_no_more(suggester, monkeypatch):
+    with serving(Turns(500)) as turns:
+        found = suggester(turns, suggester_wait="no-goals", suggester_retries=20)
+        tried = threading.Event()
+        monkeypatch.setattr(server, "sleep", lambda _: tried.set() or threading.Event().wait(0.01))
+        n_before = threading.active_count()
+        found.suggest(SCENES[:1])
+        assert tried.wait(60)
+        found.close()
+        assert len(turns.asked) < 20
+    assert threading.active_count() <= n_before
 
 
 def test_the_budget_is_kept_retries_among_it(suggester, caplog):

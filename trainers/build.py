@@ -4,7 +4,7 @@ This file alone knows all parts by name: it hands the registries to the settings
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -108,13 +108,14 @@ def open_env(
     A vector of environments that is given by the user is not closed. `drawn` prefers environments
     that can be drawn whole to faster ones.
     """
-    stays_open = is_given_vector(config.env)
-    env = make_vector_env(config, seed, drawn)
-    try:
-        yield with_goals(with_tile_reader(env), config)
-    finally:
-        if not stays_open:
-            env.close()
+    with ExitStack() as stack:
+        env = make_vector_env(config, seed, drawn)
+        if not is_given_vector(config.env):
+            stack.callback(env.close)
+        opened = with_goals(with_tile_reader(env), config)
+        if isinstance(opened, GoalRewards):
+            stack.callback(opened.suggester.close)
+        yield opened
 
 
 @contextmanager

@@ -309,7 +309,7 @@ class Log(io.TextIOBase):
 
 
 @contextmanager
-def guarded(folder: Path, own: Mapping[str, str] = NOTHING) -> Iterator[None]:
+def guarded(folder: Path, own: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turn a fatal error of the run in this folder into one line; `own`: the user's classes."""
     kept = f"{folder} keeps the run's last checkpoint. Mend the"
     go_on = f"then go on with: {resume_command(folder)}"

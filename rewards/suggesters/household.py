@@ -96,6 +96,9 @@ class YesNoSuggester(HouseholdSuggester):
             "yes_no/yes_mean": n_yes / asked if asked else math.nan,
         }
 
+    def close(self) -> None:
+        self._asker.close()
+
     def state_dict(self) -> dict[str, Any]:
         answers = [[*goal, probability] for goal, probability in self._probabilities.items()]
         state = {"answers": answers, "n_needed": self._n_looked_up}

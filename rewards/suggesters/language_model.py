@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from tqdm import tqdm
 
@@ -144,7 +144,7 @@ class PromptedSuggester(Suggester):
         self._to_ask: SimpleQueue[Any] = SimpleQueue()
         self._told: SimpleQueue[dict[str, Completion | None] | Exception] = SimpleQueue()
         self._thread: Thread | None = None
-        self._is_over = False
+        self.is_over = False
 
     @abstractmethod
     def question(self, situation: TextState) -> CompletionRequest:
@@ -219,6 +219,14 @@ class PromptedSuggester(Suggester):
     def state_dict(self) -> dict[str, Any]:
         return {"counts": dict(self.counts), "rejected": sorted(self.rejected)}
 
+    def close(self) -> None:
+        if self._thread is not None:
+            self.is_over = True
+            self._to_ask.put(None)
+            # PyTorch may abort where its thread is cut off: questions under way are waited for.
+            self._thread.join()
+            atexit.unregister(self.close)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.counts |= state["counts"]
         self.rejected = set(state["rejected"])
@@ -258,23 +266,17 @@ class PromptedSuggester(Suggester):
             self.load()
             self._thread = Thread(target=self._ask_on, daemon=True)
             self._thread.start()
-            atexit.register(self._finish)
+            atexit.register(self.close)
         for each in questions:
             self.pending[each.key] = each
             self._to_ask.put(each)
-
-    def _finish(self) -> None:
-        # PyTorch may abort where its thread is cut off: the questions under way are waited for.
-        self._is_over = True
-        self._to_ask.put(None)
-        cast(Thread, self._thread).join()
 
     def _ask_on(self) -> None:
         while True:
             questions = [self._to_ask.get()]
             while len(questions) < ASIDE and not self._to_ask.empty():
                 questions.append(self._to_ask.get())
-            if self._is_over:
+            if self.is_over:
                 return
             try:
                 answers = self.ask(questions)

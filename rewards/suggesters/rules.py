@@ -72,6 +72,9 @@ class Suggester(ABC):
         """Return the numbers of questions, and their costs; always the same names."""
         return {}
 
+    def close(self) -> None:  # noqa: B027  most have nothing open
+        """End the thread that asks questions, if there is one."""
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 

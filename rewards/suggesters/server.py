@@ -261,7 +261,7 @@ class ServerSuggester(PromptedSuggester):
             self._fail(failures[0])
         elif any(each is not None for each in found):
             self._rest = FIRST_REST
-        if None in found and not self._told_budget:  # told once
+        if None in found and not (self._told_budget or self.is_over):  # told once
             log.warning("%s: new situations have no suggestions from now on", self._spent())
             self._told_budget = True
         return [each if isinstance(each, Completion) else None for each in found]
@@ -279,10 +279,10 @@ class ServerSuggester(PromptedSuggester):
         self.sent = self.cache.spend(self.run, sent)
 
     def _take(self) -> None:
-        """Count a request before it is sent; OverBudget if none is left."""
+        """Count a request before it is sent; OverBudget if none is left, or the run is over."""
         most = self.config.suggester_budget
         with self._lock:
-            if most is not None and self.sent >= most:
+            if self.is_over or (most is not None and self.sent >= most):
                 raise OverBudget
             self.sent = self.cache.spend(self.run, self.sent + 1)
 
