@@ -238,13 +238,9 @@ class Player:
         # Nothing precedes the first observation of an episode: action and reward are zero there.
         space = self.env.single_observation_space
         batch = concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
-        device, begins = self.agent.device, self._starts
-        return AgentInput(
-            self.agent.read(batch),
-            is_first=torch.tensor([begins], device=device),
-            last_actions=torch.tensor([0 if begins else self._action], device=device),
-            last_rewards=torch.tensor([0.0 if begins else self._reward], device=device),
-        )
+        action = torch.tensor([self._action], device=self.agent.device)
+        paid, begins = np.array([self._reward]), np.array([self._starts])
+        return AgentInput.after(self.agent.read(batch), action, paid, begins)
 
     def _first(self, observations: Any) -> Any:
         return next(iter(iterate(self.env.observation_space, observations)))

@@ -39,7 +39,7 @@ from trainers.checkpoint import (
     save_published,
 )
 from utils.command_line import Parser, add_trust, run_program, whole_number
-from utils.errors import UserError, escape
+from utils.errors import RunError, UserError, escape
 from utils.files import check_writable, write_text
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
 from utils.loggers import FILE as METRICS
@@ -123,7 +123,10 @@ def publish(argv: Sequence[str] | None) -> None:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if answers is not None:  # one closed file, without those that SQLite keeps beside it
-            answers.execute("VACUUM INTO ?", (str(folder / ANSWERS),))
+            try:
+                answers.execute("VACUUM INTO ?", (str(folder / ANSWERS),))
+            except sqlite3.Error as error:
+                raise RunError(f"{folder / ANSWERS}: cannot be written ({error})") from None
         write_published(folder, arguments, config, checkpoint | {"config": public}, played)
         if arguments.folder is not None:
             print(f"written to {folder}: {', '.join(sorted(os.listdir(folder)))}")

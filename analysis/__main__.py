@@ -11,8 +11,13 @@ from typing import Any
 
 from analysis import goals, lengths, memory, probe, scoreboard
 from analysis.figures import AnalysisResult
-from analysis.source import Source
+from analysis.run_data import aligned
+from analysis.source import Source, named_agent
+from models.agent import ActorCriticAgent
+from models.memories import TrainedMemory
+from models.memories.check import CHECKS, examine, title
 from utils.command_line import Parser, add_trust, add_var, finite_number, run_program, whole_number
+from utils.errors import RunError, UserError
 from utils.files import check_writable
 from utils.settings import MOST_SEED
 
@@ -31,6 +36,7 @@ python -m analysis lengths experiments/*/TMazePassive-v0
 python -m analysis goals experiments/*/CrafterText-v0
 python -m analysis scoreboard experiments docs/scoreboard.csv
 python -m analysis probe experiments/*/TMazePassive-v0 --untrained
+python -m analysis check my_agents:MyMemory
 """
 ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], AnalysisResult]]] = {
     "distances": (
@@ -83,10 +89,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def analyse(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
+    if arguments.analysis == "check":
+        check(arguments)
+        return
     check_writable(arguments.output, "--output")
     _, findings = ANALYSES[arguments.analysis]
     files = findings(arguments).save(arguments.output, arguments.analysis)
     print(f"\nwritten to {', '.join(map(str, files))}")
+
+
+def check(asked: argparse.Namespace) -> None:
+    agent = named_agent(asked.name, asked.var, asked.trust)
+    memories = [part for part in agent.modules() if isinstance(part, TrainedMemory)]
+    checked = memories[:1] + [agent] * isinstance(agent, ActorCriticAgent)
+    if not checked:
+        raise UserError(f"{asked.name}: it has no trained memory and no `evaluate` to be checked")
+    # The parts of an untrained network may have next to no effect in the beginning.
+    noise = 0.0 if Path(asked.name).exists() else 0.1
+    found = [examine(part, noise=noise) for part in checked]
+    table = [["", *(type(part).__name__ for part in checked), "allowed", ""]]
+    notes, failed = [], []
+    for each in CHECKS:
+        here = [findings[each] for findings in found]
+        is_right = all(finding.is_right for finding in here)
+        shown = *(finding.shown for finding in here), here[0].allowed, "ok" if is_right else "FAILS"
+        table.append([title(each), *shown])
+        notes += [f"{title(each)}: {finding.note}" for finding in here if finding.note]
+        failed += [] if is_right else [f"{title(each)} fails: {each.__doc__}"]
+    print(aligned(table), *notes, sep="\n")
+    if failed:
+        raise RunError("\n".join(failed))
 
 
 def source(asked: argparse.Namespace) -> Source:
@@ -115,6 +147,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             add_trust(command)
         output = Path("analysis_output")
         command.add_argument("--output", metavar="FOLDER", type=Path, default=output)
+    text = "the state of a memory, an agent (module:Class) or a run: eight checks of what is right"
+    command = commands.add_parser("check", help=text, description=f"Check {text}.", **options)
+    command.add_argument("name", metavar="NAME", help="module:Class, a model, or a run")
+    add_var(command, "one setting, repeatable")
+    add_trust(command)
     return parser.parse_args(argv)
 
 

@@ -151,7 +151,6 @@ def panel_shape(n_panels: int) -> tuple[int, int]:
 
 
 def draw_curve(axes: "Axes", x: np.ndarray, mean: Estimate, colour: str, label: str) -> None:
-    """Draw a curve [P], and its interval as a band where it has one."""
     value, low, high = mean
     axes.plot(x, value, color=colour, label=label, zorder=3)
     if low is not None and high is not None:

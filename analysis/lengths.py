@@ -123,7 +123,6 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> AnalysisResult:
 
 
 def cells_of(played: Iterable[Played]) -> list[Cell]:
-    """Return means over runs by environment, agent and lengths; evaluations stand for curves."""
     # The last score of a run wins: an evaluation has many episodes of the final agent.
     ordered = sorted(played, key=lambda one: one.source is not None)
     cells = []
@@ -143,7 +142,6 @@ def rolling_mean(values: np.ndarray, n_rows: int) -> np.ndarray:
 
 
 def final_score(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the mean of the last 15 of 300 points of a curve, interpolated from end to end."""
     points = np.linspace(x[0], x[-1], N_POINTS)
     return float(np.interp(points, x, y)[-N_LAST:].mean())
 
@@ -233,7 +231,6 @@ def _of_run(run: run_data.RunRecord, agent: str) -> Iterator[Played]:
 
 
 def _evaluations(run: run_data.RunRecord, metric: str) -> dict[str | None, tuple[int, float]]:
-    """Return length and score by file: of each length the greedy one, of the most episodes."""
     best: dict[int, tuple[tuple, str, float]] = {}
     for path in sorted(run.folder.glob("*eval_*.json")):
         result = run_data.read_evaluation(path, EVALUATION | {metric: int | float})

@@ -4,8 +4,8 @@ Distances: the Hopfield retrieval of HELM (arXiv:2205.12258) keeps different ima
 long as beta is large enough; without retrieval the random projection keeps all distances nearly
 exactly. Words are those SHELM retrieves (arXiv:2306.09312).
 
-Layers whose states can be told from one another's by a rotation carry the same information, and the
-later ones may be left out (`n_layer`). Between layers this is linear centred kernel alignment
+Layers of equal states up to a rotation carry the same information, and the later ones may be left
+out (`n_layer`). Between layers this is linear centred kernel alignment
 (Kornblith et al. 2019, arXiv:1905.00414), between steps the cosine.
 """
 

@@ -6,7 +6,7 @@ of its memory (HELM's last hidden state, an LSTM's h, a GPT's output; the encode
 there is no memory) the cue is read that was shown k steps before.
 
 The read-out is logistic regression, one for each k, learned from half of the episodes and tried on
-the other half, then the other way round: every accuracy is of states whose episode it has not seen.
+the other half, then the other way round: every accuracy is of states of unseen episodes.
 Features are standardised over all steps of all episodes, not for each k. A difference is thus
 measured by how much the state varies in an episode, as it must for a head; and
 noise of 1 % is added, so that none counts that drowns in there.
@@ -177,17 +177,15 @@ class Watched(Agent):
         return [agent.initial_memory(n_envs) for agent in self.agents]
 
     def read(self, observations: Any) -> Observations:
-        """Preprocess observations for the first agent; the others preprocess their own in `act`."""
         self.shown = observations
         return self.agents[0].read(observations)
 
     def act(
         self, percept: AgentInput, memory: Any, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        """Advance all memories, and act as the first agent or at random."""
         steps = []
         for agent, own in zip(self.agents, cast(list[Memory], memory), strict=True):
-            told = percept._replace(observations=agent.read(self.shown))
+            told = percept.showing(agent.read(self.shown))
             steps.append(agent.act(told, own))
             if steps[-1].remembered is None:
                 raise UserError(
@@ -198,6 +196,8 @@ class Watched(Agent):
         is_random = self.rng.random(percept.n_envs) < self.random_share
         n_actions = int(cast(Discrete, self.env.single_action_space).n)
         drawn = self.rng.integers(n_actions, size=percept.n_envs)
+        if (masks := percept.observations.action_masks) is not None:
+            is_random &= masks.cpu().numpy()[np.arange(len(drawn)), drawn]
         actions = np.where(is_random, drawn, steps[0].actions.cpu().numpy())
         return steps[0]._replace(actions=torch.as_tensor(actions, device=percept.is_first.device))
 
@@ -308,7 +308,7 @@ def _telling(source: Source) -> Iterator[VectorEnv]:
 def read_out(states: Sequence[np.ndarray], cues: Sequence[np.ndarray], seed: int) -> list[Reading]:
     """Return how well cues can be read for several k, from 0 to the longest of enough episodes.
 
-    Where something is shown at every step each is read k steps later, whatever came after it; else
+    Where something is shown at every step each is read k steps later, later ones regardless; else
     the last that was shown.
 
     Args:

@@ -103,7 +103,6 @@ def run_folders(*paths: Path) -> list[Path]:
 
 
 def read_settings_of(folder: Path, **kinds: type) -> dict[str, Any]:
-    """Return the settings of a run, completed; those named must have the given types."""
     path = folder / SETTINGS
     return checked_settings(read_json_object(path), str(path), **kinds)
 
@@ -208,7 +207,7 @@ def read_runs(
 ) -> list[RunRecord]:
     """Return the runs in folders: each is a run folder, or holds run folders somewhere below.
 
-    `left_out` gets a line that names the runs whose metric has no value yet.
+    `left_out` gets a line that names the runs without a value of the metric.
 
     Raises:
         UserError: a folder or its files are not a run's, or no run has a value of the metric.

@@ -1,7 +1,7 @@
 """The scoreboard: agents beside tasks that isolate memory, from finished run folders.
 
 All agents of a task are compared at the same number of steps: the one most agents have there (the
-larger where two are equal). Of an agent's runs there, those count whose settings most seeds share,
+larger where two are equal). Of an agent's runs there, those with the settings of most seeds count,
 one of each seed. The table, scoreboard.csv, has a line for each run that counted, with the settings
 that it read: so runs of several machines stand together, and a score outlives its run folder. The
 same tasks and agents stand in configs/Scoreboard, which trains them.

@@ -15,13 +15,15 @@ from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
 from models.helm import LanguageMemory
+from models.memories import TrainedMemory
 from models.observations import ObservationPreprocessor, Observations
-from trainers.build import open_env, restored_agent
+from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import evaluate, played_config
 from utils.errors import UserError
 from utils.seeding import seed_everything
 from utils.settings import Config, load_config
+from utils.user_modules import imported, is_named, parts_of
 
 MOST_ENVS = 16
 NOTHING = np.empty(0)
@@ -169,6 +171,39 @@ class Source:
                 "Choose another environment"
             )
         return episodes
+
+
+def named_agent(name: str, overrides: Sequence[str], trust: bool) -> Agent:
+    """Return the agent of a run or checkpoint, or an untrained one of a model or with a memory."""
+    path, state = Path(name), None
+    if path.exists():
+        path = find_checkpoint(path, "NAME")
+        state = load_checkpoint(path)
+        config = player_config(state, path, 1, "cpu", trust, overrides)
+    else:
+        config = load_config(None, [f"model={_with_agent(name)}", *overrides])
+        agent_class(config.model).check(config)
+        config = dataclasses.replace(config, device="cpu", n_envs=1)
+    seed_everything(config.seed)
+    with open_env(config, config.seed) as env:
+        if state is not None:
+            return restored_agent(config, env, state, path)
+        return build_agent(config, env.single_observation_space, env.single_action_space)
+
+
+def _with_agent(name: str) -> str:
+    """Return the name of an agent with the user's memory of this name; other names as they are."""
+    if not is_named(name):
+        return name
+    module, memory = parts_of("model", name)
+    members = vars(imported("model", module))
+    kind = members.get(memory)
+    if not (isinstance(kind, type) and issubclass(kind, TrainedMemory)):
+        return name
+    for key, each in members.items():
+        if getattr(each, "memory_class", None) is kind:
+            return f"{module}:{key}"
+    raise UserError(f"model: no agent of {module} has the memory_class {memory}. Write one there")
 
 
 def _episode_files(path: Path) -> list[Path]:

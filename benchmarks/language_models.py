@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, pairwise, repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -212,7 +212,7 @@ def full_steps(size: Size, n_envs: int, mem_len: int, n_layer: int, topk: int) -
 
 def full_step(model: LanguageModel, n_envs: int, topk: int = 1) -> tuple[Work, KVCache]:
     """Return a step of `topk` tokens, and the full memory that it reads."""
-    memory = model.initial_memory(n_envs)
+    memory = cast(KVCache, model.initial_memory(n_envs))
     memory.open(topk)  # the values of the slots do not change the time of a step
     memory.ages.fill_(model.mem_len)
     is_first = torch.zeros(n_envs, dtype=torch.bool, device=model.device)

@@ -41,7 +41,7 @@ class OurFeatures(BaseFeaturesExtractor):
         width = WIDTH if before_lstm else alone
         super().__init__(observation_space, width)
         channels = SMALL if before_lstm else LARGE
-        config = EncoderSettings(sentence_encoder=DEFAULT_ENCODER, observation_cache_mb=0)
+        config = EncoderSettings(DEFAULT_ENCODER, 0, False, False)
         self.encoder: Any = build_encoder(reader, config, width, channels)
         self.sees_images = reader.image_shape is not None
 

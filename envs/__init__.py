@@ -231,8 +231,8 @@ def make(config: Config, seed: int) -> VectorEnv:
     if not isinstance(made, VectorEnv):
         made.close()
         make_one = functools.partial(_made, given_env)
-        any_gymnasium.check_first_steps(make_one, config.env)
-        return any_gymnasium.vector_of(make_one, config.n_envs, seed)
+        has_mask = any_gymnasium.check_first_steps(make_one, config.env)
+        return any_gymnasium.vector_of(make_one, config.n_envs, seed, has_mask=has_mask)
     if made.num_envs != config.n_envs:
         raise UserError(
             f"env: a vector environment of {made.num_envs} where {config.n_envs} are needed. Give "

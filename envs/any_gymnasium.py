@@ -30,7 +30,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
 from envs.episodes import MakeOne, SingleEnvs, as_fault
-from envs.spaces import Converted, ConvertedVector, has_text
+from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text
 from utils.errors import EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
 from utils.settings import Config, setting
@@ -112,8 +112,8 @@ def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
             agents do not know.
     """
     make_one = _maker(config, **drawn)
-    check_first_steps(make_one, config.env)
-    return vector_of(make_one, config.n_envs, seed, config.env_processes)
+    has_mask = check_first_steps(make_one, config.env)
+    return vector_of(make_one, config.n_envs, seed, config.env_processes, has_mask)
 
 
 def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
@@ -125,17 +125,20 @@ def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
     return make(config, seed)
 
 
-def vector_of(make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = False) -> SingleEnvs:
+def vector_of(
+    make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = False, has_mask: bool = False
+) -> SingleEnvs:
     """Return a vector environment of single ones, converted to the spaces of agents.
 
-    Each may have a process of its own; the numbers are the same.
+    Each may have a process of its own; the numbers are the same. `has_mask` says that their `info`
+    has a mask of actions.
 
     Raises:
         UserError: agents do not know the spaces.
     """
 
     def converted() -> Converted:
-        return Converted(make_one())
+        return Converted(make_one(), has_mask)
 
     shared_memory = True
     if in_processes:
@@ -208,14 +211,21 @@ def _import(module_name: str, name: str) -> None:
         raise failure(name, error) from error
 
 
-def check_first_steps(make_one: MakeOne, name: str) -> None:
+def check_first_steps(make_one: MakeOne, name: str) -> bool:
     """Play an environment at random for a moment and check what it shows and pays.
+
+    Returns:
+        Whether its `info` has a mask of actions that its observations have not.
 
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
     """
-    with _tried(name), closing(Converted(make_one())) as env:
-        _play(env)
+    with _tried(name), closing(make_one()) as env:
+        converted = Converted(env)
+        converted.reset(seed=0)
+        has_mask = converted.tells_mask
+        _play(Converted(env, has_mask) if has_mask else converted)
+    return has_mask
 
 
 def checked_vector(env: Any, name: str) -> ConvertedVector:
@@ -232,12 +242,14 @@ def checked_vector(env: Any, name: str) -> ConvertedVector:
 
 def _play(env: Converted | ConvertedVector) -> None:
     env.action_space.seed(0)
-    env.reset(seed=0)
+    shown, _ = env.reset(seed=0)
     until = time.perf_counter() + SECONDS  # a slow one shows less of itself
     for _ in range(MOST_STEPS):
-        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        mask: Any = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
+        mask = tuple(mask) if np.ndim(mask) == 2 else mask
+        shown, _, terminated, truncated, _ = env.step(env.action_space.sample(mask))
         if isinstance(env, Converted) and (terminated or truncated):
-            env.reset()
+            shown, _ = env.reset()
         if time.perf_counter() > until:
             break
 

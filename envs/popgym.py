@@ -3,9 +3,8 @@
 Morad et al. (2023, arXiv:2303.01859). Tasks are called as the package registers them, such as
 popgym-RepeatPreviousEasy-v0. All returns lie between -1 and 1. Observations are those of the
 package, without the previous action that its own baselines add to them, which Battleship,
-Concentration, MineSweeper and MultiarmedBandit ask for (`obs_requires_prev_action`): there an agent
-that is not told its last action must remember it. The pendulums have continuous actions and are
-refused.
+Concentration, MineSweeper and MultiarmedBandit ask for (`obs_requires_prev_action`):
+`last_action_input` is that. The pendulums have continuous actions and are refused.
 """
 
 import functools

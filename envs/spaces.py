@@ -25,6 +25,8 @@ LONGEST_SIDE = 200  # of a picture in pixels; an episode of evaluation keeps hun
 MOST_NUMBERS = 16_384  # of an observation; every value of a discrete number counts
 MOST_ACTIONS = 4_096
 ACTION_NAMES, NUMBER_NAMES = "action_names", "number_names"  # in the metadata
+# A key of an observation, or of info: 1 where an action is allowed now, 0 where it is not.
+ACTION_MASK = "action_mask"
 NUMBERS, BOOLS = (int, float, np.number, np.bool_), (bool, np.bool_)
 RESET, STEP = ("observation", "info"), ("observation", "reward", "terminated", "truncated", "info")
 ALLOWED = (
@@ -51,15 +53,21 @@ class Conversion(NamedTuple):
 class Converted(gymnasium.Wrapper):
     """An environment in the agents' observations and actions; its `info` stays behind.
 
-    Anything wrong that it returns is an EnvFault.
+    But for the mask of actions in it, which `has_mask` puts into the observations. Anything wrong
+    that it returns is an EnvFault.
     """
 
-    def __init__(self, env: gymnasium.Env) -> None:
+    def __init__(self, env: gymnasium.Env, has_mask: bool = False) -> None:
         super().__init__(env)
         metadata = checked_metadata(env)
-        self.observation_space, self._observed = adapt_observation_space(env.observation_space)
         self.action_space, self._action = adapt_action_space(env.action_space)
-        self._check = _checker(env.observation_space)
+        shown_space = env.observation_space
+        if has_mask:
+            mask = spaces.MultiBinary(spaces.flatdim(self.action_space))
+            shown_space = spaces.Dict(_with_mask(shown_space, shown_space, mask))
+        self._has_mask, self._check = has_mask, _checker(shown_space)
+        self.observation_space, self._observed = adapt_observation_space(shown_space)
+        _check_mask_space(self.observation_space, self.action_space)
         actions = env.action_space
         if isinstance(actions, spaces.MultiDiscrete):
             numbers = (self._action(action).ravel() for action in range(int(actions.nvec.prod())))
@@ -68,14 +76,14 @@ class Converted(gymnasium.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         found = self.env.reset(seed=seed, options=options)
-        observation, _ = _parts(found, "reset()", RESET)
-        self._check(observation, "reset()")
-        return self._observed(observation), {}
+        observation, info = _parts(found, "reset()", RESET)
+        is_told = isinstance(info, dict) and ACTION_MASK in info
+        self.tells_mask = is_told and ACTION_MASK not in _parts_of(self.observation_space)
+        return self._converted(observation, info, "reset()"), {}
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         found = self.env.step(self._action(action))
-        observation, reward, terminated, truncated, _ = _parts(found, "step()", STEP)
-        self._check(observation, "step()")
+        observation, reward, terminated, truncated, info = _parts(found, "step()", STEP)
         if not isinstance(reward, NUMBERS) or not math.isfinite(reward):
             kind = type(reward).__name__
             raise EnvFault(f"step() pays {shown(reward)} ({kind}), and a reward is a finite number")
@@ -84,7 +92,16 @@ class Converted(gymnasium.Wrapper):
             raise EnvFault(
                 f"step() returns {ends!r:.100} for terminated or truncated. Return a bool"
             )
-        return self._observed(observation), reward, terminated, truncated, {}
+        is_over = bool(terminated or truncated)
+        observation = self._converted(observation, info, "step()", is_over)
+        return observation, reward, terminated, truncated, {}
+
+    def _converted(self, observation: Any, info: Any, where: str, is_over: bool = False) -> Any:
+        if self._has_mask:
+            mask = info.get(ACTION_MASK) if isinstance(info, dict) else None
+            observation = _with_mask(self.env.observation_space, observation, mask)
+        self._check(observation, where)
+        return _some_allowed(self._observed(observation), where, is_over)
 
     def render(self) -> np.ndarray:
         """Return a picture of the whole environment, made smaller where it is large.  [H, W, 3]"""
@@ -116,6 +133,7 @@ class ConvertedVector(VectorWrapper):
             env.single_observation_space
         )
         self.single_action_space, self._action = adapt_action_space(env.single_action_space)
+        _check_mask_space(self.single_observation_space, self.single_action_space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
         self._check = _checker(env.observation_space)
@@ -131,7 +149,12 @@ class ConvertedVector(VectorWrapper):
         found = self.env.reset(seed=seed, options=options)
         observations, info = _parts(found, "reset()", RESET)
         self._check(observations, "reset()")
-        return self._observed(observations), info
+        if ACTION_MASK in info and ACTION_MASK not in _parts_of(self.single_observation_space):
+            raise UserError(
+                f"env: a vector environment's {ACTION_MASK} is read from its observations, not "
+                "from info. Put it there, or give a function that makes one environment"
+            )
+        return _some_allowed(self._observed(observations), "reset()"), info
 
     def step(self, actions: Any) -> StepResult:
         found = self.env.step(self._action(actions))
@@ -157,9 +180,11 @@ class ConvertedVector(VectorWrapper):
             converted = np.full(self.num_envs, None, dtype=object)
             for row in ended.nonzero()[0]:
                 self._check_final(final[row], 'info["final_obs"]')
-                converted[row] = self._observed(final[row])
+                last = self._observed(final[row])
+                converted[row] = _some_allowed(last, 'info["final_obs"]', is_over=True)
             info = info | {"final_obs": converted}
-        return self._observed(observations), rewards, terminated, truncated, info
+        observations = _some_allowed(self._observed(observations), "step()")
+        return observations, rewards, terminated, truncated, info
 
 
 def _let_reset_in_same_step(env: VectorEnv) -> None:
@@ -178,6 +203,41 @@ def _let_reset_in_same_step(env: VectorEnv) -> None:
             "and begins the next episode within the last one's step, "
             'metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}'
         )
+
+
+def _parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
+    """Return the parts of a dictionary by their keys, none of another space."""
+    return dict(space.spaces) if isinstance(space, spaces.Dict) else {}
+
+
+def _with_mask(space: spaces.Space, shown: Any, mask: Any) -> dict[str, Any]:
+    """Return an observation of a space, or the space itself, with a mask as one more part."""
+    parts = shown if isinstance(space, spaces.Dict) else {"observation": shown}
+    return {**parts, ACTION_MASK: mask}
+
+
+def _check_mask_space(observations: spaces.Space, actions: spaces.Space) -> None:
+    """Raise UserError where the mask of converted spaces has not an entry for each action."""
+    mask, n_actions = _parts_of(observations).get(ACTION_MASK), spaces.flatdim(actions)
+    if mask is not None and (n_entries := spaces.flatdim(mask)) != n_actions:
+        raise UserError(
+            f"observations: {ACTION_MASK} has {n_entries} entries, and there are {n_actions} "
+            "actions. Give one for each action"
+        )
+
+
+def _some_allowed(shown: Any, where: str, is_over: bool = False) -> Any:
+    """Return an observation, or a batch; EnvFault where its mask allows no action.
+
+    The last observation of an episode may do that: there, all are allowed.
+    """
+    mask = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
+    if mask is None or mask.any(-1).all():
+        return shown
+    if is_over:
+        return shown | {ACTION_MASK: np.ones_like(mask)}
+    of = f" of environment {mask.any(-1).argmin()}" * (mask.ndim - 1)
+    raise EnvFault(f"{ACTION_MASK} of {where}{of} allows no action, and the episode goes on")
 
 
 def checked_metadata(env: Any) -> dict[str, Any]:
@@ -239,7 +299,7 @@ def _checker(space: spaces.Space) -> Callable[[Any, str], None]:
                 f"{where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
             )
         for key, check_part in inner.items():
-            check_part(part[key], where)
+            check_part(part[key], f"{ACTION_MASK} of {where}" if key == ACTION_MASK else where)
 
     return check
 
@@ -257,7 +317,7 @@ def adapt_observation_space(space: spaces.Space) -> Conversion:
     become bytes. Its channels are the smaller one of its first and its last dimension, the first if
     they are equal. One of four dimensions is a stack of images, its channels those of all. A Box of
     uint8 with two dimensions from 5x5 up is a grey image. Every other Box becomes a vector, a tuple
-    a dictionary with the keys "0", "1", ...
+    a dictionary with the keys "0", "1", ... The part "action_mask" becomes MultiBinary.
 
     Raises:
         UserError: a part of the space cannot be seen; it is named.
@@ -268,8 +328,8 @@ def adapt_observation_space(space: spaces.Space) -> Conversion:
     n_texts = sum(map(is_text, leaves.values()))
     n_numbers = sum(
         int(spaces.flatdim(leaf))
-        for leaf in leaves.values()
-        if not (is_text(leaf) or is_image(leaf))
+        for name, leaf in leaves.items()
+        if not (is_text(leaf) or is_image(leaf) or name == ACTION_MASK)
     )
     if len({shape[1:] for shape in images.values()}) > 1:
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in images.items())
@@ -343,6 +403,10 @@ def _leaves(space: spaces.Space, name: str = "") -> Iterator[tuple[str, spaces.S
 
 def _seen(space: spaces.Space, path: tuple[str, ...]) -> Conversion:
     """Return how a part of an observation is seen, given the keys that lead to it."""
+    if path == (ACTION_MASK,):
+        if not isinstance(space, spaces.Box | spaces.MultiBinary) or len(space.shape) != 1:
+            raise _unseen(space, path, ". Give a bool, or 0 or 1, for each action")
+        return Conversion(spaces.MultiBinary(space.shape[0]), _mask)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return _dictionary(space, path)
     if isinstance(space, spaces.MultiDiscrete) and len(space.shape) > 1:
@@ -414,6 +478,13 @@ def _bytes(fractions: np.ndarray) -> np.ndarray:
     if not (pixels.min() >= 0 and pixels.max() <= 255):
         raise EnvFault("an image whose space is of fractions from 0 to 1 has others. Return uint8")
     return pixels.astype(np.uint8)
+
+
+def _mask(values: Any) -> np.ndarray:
+    mask = np.asarray(values)
+    if not np.isin(mask, (0, 1)).all():
+        raise EnvFault(f"{ACTION_MASK} is {shown(values)}. Give a bool, or 0 or 1, for each action")
+    return mask.astype(np.int8)
 
 
 def _flat(values: Any, n_axes: int) -> np.ndarray:

@@ -221,7 +221,7 @@ class EpisodeStatistics(RecordEpisodeStatistics):
     def step(self, actions: np.ndarray) -> StepResult:
         self._n_steps += 1
         observations, rewards, terminated, truncated, info = self._told(super().step, actions)
-        if "success" in info:
+        if "success" in info and "episode" in info:  # some tell it at every step
             info["episode"]["success"] = info["success"]
         self._actions.append(np.array(actions))
         if self._n_steps % STEPS_UNTIL_FORGOTTEN == 0:

@@ -8,9 +8,9 @@ import torch
 from gymnasium.spaces import Discrete, Space
 
 from models.agent import Agent
-from utils.errors import UserError, told
+from utils.errors import UserError
 from utils.settings import Config, OwnRegistry
-from utils.user_modules import is_named
+from utils.user_modules import is_named, making
 
 # Names of the papers that say how an agent learns, too: agent and algorithm.
 PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
@@ -82,20 +82,13 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
     if not isinstance(action_space, Discrete):
         raise UserError(f"env: agents act in a Discrete space, and {config.env} has {action_space}")
     kind = agent_class(config.model)
-    try:
+    with making("model", config.model):
         if config.algorithm in FROM_REPLAY:
             networks = importlib.import_module("models.q_networks")
             agent = networks.build_from_replay(config, observation_space, action_space, kind)
         else:
             agent = kind(config, observation_space, action_space)
         return agent.to(config.device)
-    except (AttributeError, TypeError, ValueError) as error:
-        if not is_named(config.model):
-            raise
-        raise UserError(
-            f"model: making {config.model} raised {told(error)}. Settings that it takes, also those"
-            " of its encoder, have to be in its `reads` (docs/extending.md)"
-        ) from error
 
 
 def validate_config(config: Config) -> list[str]:
@@ -111,6 +104,11 @@ def validate_config(config: Config) -> list[str]:
         return [
             f"model: {config.model} is trained by {', '.join(kind.algorithms)}, and algorithm is "
             f"{config.algorithm}. Choose algorithm={kind.algorithms[0]}, or another model"
+        ]
+    if config.algorithm in FROM_REPLAY and getattr(config, "last_action_input", False):
+        return [
+            f"last_action_input: {config.algorithm} reads the last action by action_embedding "
+            "already. Leave it at false"
         ]
     has_memory = hasattr(kind, "memory_class") or hasattr(kind, "language_class")
     if config.algorithm not in FROM_REPLAY or has_memory:

@@ -17,6 +17,7 @@ from utils.errors import RunError
 from utils.settings import Part, setting
 
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
+NOT_ALLOWED = -1e9
 
 
 class Memory(Protocol):
@@ -74,6 +75,7 @@ class Batch(NamedTuple):
         advantages: Not standardised.  [B]
         returns: Targets of the critic.  [B]
         context: `Step.context` of all observations.  [B, ...] or [B', ...]
+        action_masks: Whether an action was allowed; None: every one.  [B, A] bool
         lengths: Of the sequences, summing to B; None for single steps.  [S] int64, on the CPU
         before: Earlier steps of the episode given as context of each sequence; None for single
             steps.  [S] int64, on the CPU
@@ -86,6 +88,7 @@ class Batch(NamedTuple):
     advantages: Tensor
     returns: Tensor
     context: Tensor
+    action_masks: Tensor | None = None
     lengths: Tensor | None = None
     before: Tensor | None = None
 
@@ -113,6 +116,12 @@ class SequenceBatch(NamedTuple):
     rewards: Tensor
     terminated: Tensor
     mask: Tensor
+
+    @property
+    def action_masks(self) -> Tensor | None:
+        """[T+1, B, A] bool"""
+        masks = self.observations.action_masks
+        return None if masks is None else masks.unflatten(0, self.is_first.shape)
 
 
 class Transitions(NamedTuple):
@@ -316,6 +325,14 @@ class Torso(nn.Module, ABC):
         return self.embedder.fingerprints()
 
 
+def allowed(scores: Tensor, action_masks: Tensor | None) -> Tensor:
+    """Return logits or values [..., A], those of actions that are not allowed replaced by -1e9.
+
+    A finite number: a probability is 0 in any case, and 0 times infinity would be no number.
+    """
+    return scores if action_masks is None else scores.masked_fill(~action_masks, NOT_ALLOWED)
+
+
 def sample_actions(probabilities: Tensor) -> Tensor:
     """Sample an action for each row of probabilities [N, A]; RunError if one is not finite.  [N]"""
     try:
@@ -377,13 +394,13 @@ class QAgent(OffPolicyAgent):
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         features, context = self.body.step(percept, memory, advance)
-        best = self.head(features).max(-1)
+        best = allowed(self.head(features), percept.observations.action_masks).max(-1)
         remembered = self.body.remembered(features)
         return Step(best.indices, context, values=best.values, remembered=remembered)
 
     def values(self, sequences: SequenceBatch) -> Tensor:
-        """Return the value of every action at every step.  [T+1, B, A]"""
-        return self.head(self.body.unroll(sequences))
+        """Return the value of every action at every step, -1e9 where not allowed.  [T+1, B, A]"""
+        return allowed(self.head(self.body.unroll(sequences)), sequences.action_masks)
 
 
 class TwinQ(nn.Module):
@@ -418,7 +435,8 @@ class SacAgent(OffPolicyAgent):
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         features, context = self.body.step(percept, memory, advance)
-        log_probs = self.policy(features).log_softmax(-1)
+        masks = percept.observations.action_masks
+        log_probs = allowed(self.policy(features), masks).log_softmax(-1)
         actions = log_probs.argmax(-1) if deterministic else sample_actions(log_probs.exp())
         chosen = log_probs.gather(-1, actions[:, None]).squeeze(-1)
         values = None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step, TensorMemory
-from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder
+from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder, configured_reader
 from models.heads import ActorCritic
 from models.memories import (
     Ffm,
@@ -53,15 +53,15 @@ class MemoryAgent(ActorCriticAgent):
 
     def __init__(self, config: Any, observation_space: Space, action_space: Discrete) -> None:
         super().__init__()
-        self.reader = ObservationPreprocessor(observation_space)
+        self.reader = configured_reader(config, observation_space, action_space)
         width = self.encoder_width(config)
         self.encoder = build_encoder(self.reader, config, width, self.channels)
-        self.memory = self.memory_class(width, config)
+        self.memory = self.memory_class(self.encoder.n_features, config)
         self.n_context = self.memory.n_context
         self.heads = ActorCritic(self.memory.width, int(action_space.n))
 
     def encoder_width(self, config: Any) -> int:
-        """Return the width of the features that the memory reads."""
+        """Return the width of the features of observations that the memory reads."""
         return config.memory_width
 
     def initial_memory(self, n_envs: int) -> Memory:
@@ -74,7 +74,8 @@ class MemoryAgent(ActorCriticAgent):
         context = self.memory.context(memory, percept.is_first)
         features = self.encoder(percept.observations)
         remembered = self.memory.step(features, memory, percept.is_first, advance)
-        step = self.heads.step(remembered, context, deterministic)
+        masks = percept.observations.action_masks
+        step = self.heads.step(remembered, context, deterministic, masks)
         return step._replace(remembered=remembered)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
@@ -88,7 +89,7 @@ class MemoryAgent(ActorCriticAgent):
         features = self.encoder.learn(batch.observations)
         if self.sequential:
             features = self._unrolled(features, batch)
-        return self.heads.evaluate(features, batch.actions)
+        return self.heads.evaluate(features, batch.actions, batch.action_masks)
 
     @torch.no_grad()
     def refresh(
@@ -187,13 +188,17 @@ class RandomAgent(Agent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        log_probs = self.logits.log_softmax(-1)
-        actions = torch.multinomial(log_probs.exp(), percept.n_envs, replacement=True)
-        zeros = torch.zeros(percept.n_envs, device=self.device)
+        n_envs, masks = percept.n_envs, percept.observations.action_masks
+        all_log_probs = self.logits.log_softmax(-1).expand(n_envs, -1)
+        actions = torch.multinomial(all_log_probs[0].exp(), n_envs, replacement=True)
+        if masks is not None:
+            all_log_probs = (masks / masks.sum(-1, keepdim=True)).log()
+            actions = torch.multinomial(all_log_probs.exp(), 1).squeeze(-1)
+        zeros = torch.zeros(n_envs, device=self.device)
         return Step(
             actions,
             context=zeros[:, None][:, :0],
-            log_probs=log_probs[actions],
+            log_probs=all_log_probs.gather(-1, actions[:, None]).squeeze(-1),
             values=zeros,
-            all_log_probs=log_probs.expand(percept.n_envs, -1),
+            all_log_probs=all_log_probs,
         )

@@ -26,6 +26,7 @@ from models.sentence_encoder import (
     load_sentence_encoder,
     with_orthogonal_layers,
 )
+from utils.errors import UserError
 from utils.settings import setting
 
 CHANNELS = (32, 64, 64)
@@ -108,6 +109,10 @@ class Ellm(Agent):
             ObservationPreprocessor(observation_space),
             int(action_space.n),
         )
+        if self.reader.has_mask:
+            raise UserError(
+                "model: ELLM knows no action mask, and the environment has one. Choose CNN"
+            )
         self.frame_stack, width = config.frame_stack, config.hidden_dim
         shape = self.reader.image_shape
         self.image: FrameBranch | None = None

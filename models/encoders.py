@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar, cast
 
 import torch
+from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -43,6 +44,15 @@ class EncoderSettings(SentenceSettings):
         low=0,
         high=1_000_000,
         default=256,
+    )
+    last_action_input: bool = setting(
+        "the last action is an input beside the observation (PPO; DQN and SAC have "
+        "action_embedding)",
+        default=False,
+    )
+    last_reward_input: bool = setting(
+        "the environment's last reward is an input beside the observation, not scaled or clipped",
+        default=False,
     )
 
 
@@ -78,7 +88,7 @@ def build_encoder(
     n_features: int,
     channels: tuple[int, int] = LARGE,
 ) -> Encoder:
-    """Return the encoder of all kinds that a reader reads."""
+    """Return the encoder of all kinds that a reader reads, as wide as given but for `last_step`."""
     kinds: dict[str, Encoder] = {}
     if reader.image_shape is not None:
         cache_mb = config.observation_cache_mb
@@ -88,9 +98,17 @@ def build_encoder(
     if reader.n_texts:
         frozen = SentenceFeatures(reader.sentences, load_sentence_encoder(config.sentence_encoder))
         kinds["text"] = TextEncoder(frozen, reader.n_texts, n_features)
-    if not kinds:
-        return NoEncoder()
-    return JointEncoder(kinds, n_features) if len(kinds) > 1 else next(iter(kinds.values()))
+    encoder: Encoder = NoEncoder()
+    if kinds:
+        encoder = JointEncoder(kinds, n_features) if len(kinds) > 1 else next(iter(kinds.values()))
+    return BesideLastStep(encoder, reader.n_last - 1, config) if reader.n_last else encoder
+
+
+def configured_reader(
+    config: EncoderSettings, observation_space: Space, action_space: Discrete
+) -> ObservationPreprocessor:
+    is_told = config.last_action_input or config.last_reward_input
+    return ObservationPreprocessor(observation_space, int(action_space.n) + 1 if is_told else 0)
 
 
 class SmallImpalaCNN(Encoder):
@@ -125,11 +143,12 @@ class SmallImpalaCNN(Encoder):
         self.linear = nn.Linear(n_flat, n_features)
         _xavier(self)
         # A checkpoint names no attribute of this: it is neither module nor buffer.
-        self._cache = ObservationCache(
-            lambda images: self.of_pixels(to_float01(images)), cache_mb, CACHE_BLOCK, LARGER_BLOCKS
-        )
+        self._cache = ObservationCache(self._of_images, cache_mb, CACHE_BLOCK, LARGER_BLOCKS)
         self._weights = list(self.parameters())  # asked at every step, so found once
         self._versions: list[int] = []
+
+    def _of_images(self, images: Tensor) -> Tensor:  # a method, as a copy of this module needs
+        return self.of_pixels(to_float01(images))
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
@@ -261,6 +280,33 @@ class JointEncoder(Encoder):
 
     def _joined(self, parts: list[Tensor]) -> Tensor:
         return F.relu(self.joint(torch.cat(parts, dim=-1)))
+
+
+class BesideLastStep(Encoder):
+    """An encoder's features and after them the last action, the last reward, or both."""
+
+    def __init__(self, encoder: Encoder, n_actions: int, config: EncoderSettings) -> None:
+        super().__init__()
+        self.encoder = encoder
+        first = 0 if config.last_action_input else n_actions
+        self._columns = slice(first, n_actions + config.last_reward_input)
+        self.n_features = encoder.n_features + self._columns.stop - first
+
+    @torch.no_grad()
+    def forward(self, observations: Observations) -> Tensor:
+        return self._joined(self.encoder(observations), observations.last_step)
+
+    def learn(self, observations: ObservationBatch) -> Tensor:
+        return self._joined(self.encoder.learn(observations), observations.last_step)
+
+    def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
+        return self.encoder.by_kind(observations)
+
+    def fingerprints(self) -> dict[str, str]:
+        return self.encoder.fingerprints()
+
+    def _joined(self, features: Tensor, last_step: Tensor | None) -> Tensor:
+        return torch.cat((features, cast(Tensor, last_step)[:, self._columns]), dim=-1)
 
 
 def fitting_kernels(image_shape: tuple[int, ...], sizes: Kernels = KERNELS) -> Kernel:

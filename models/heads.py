@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.agent import Evaluation, Step, sample_actions
+from models.agent import Evaluation, Step, allowed, sample_actions
 from utils.starting import one_thread
 
 HIDDEN_BIAS = 0.1
+Masks = Tensor | None  # whether an action is allowed; None: every one  [B, A] bool
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
@@ -42,16 +43,18 @@ class ActorCritic(nn.Module):
         """Map features [B, n_features] to values [B]."""
         return self.critic(features).squeeze(-1)
 
-    def step(self, features: Tensor, context: Tensor, deterministic: bool = False) -> Step:
+    def step(
+        self, features: Tensor, context: Tensor, deterministic: bool = False, masks: Masks = None
+    ) -> Step:
         """Choose an action for every row of features; RunError if no probability is finite."""
-        all_log_probs = F.log_softmax(self.actor(features), dim=-1)  # [N, A]
+        all_log_probs = F.log_softmax(allowed(self.actor(features), masks), dim=-1)  # [N, A]
         actions = all_log_probs.argmax(-1) if deterministic else sample_actions(all_log_probs.exp())
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
         return Step(actions, context, log_probs, self.values(features), all_log_probs)
 
-    def evaluate(self, features: Tensor, actions: Tensor) -> Evaluation:
+    def evaluate(self, features: Tensor, actions: Tensor, masks: Masks = None) -> Evaluation:
         """Return log-probabilities, values and entropy [B] of actions [B] taken before."""
-        all_log_probs = F.log_softmax(self.actor(features), dim=-1)
+        all_log_probs = F.log_softmax(allowed(self.actor(features), masks), dim=-1)
         entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
         return Evaluation(log_probs, self.values(features), entropy)

@@ -29,9 +29,9 @@ from torch.nn import functional as F
 from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
 from models.caching import ObservationCache
 from models.clip import ClipSettings, check_encoder, configured_encoder
-from models.encoders import EncoderSettings, build_encoder
+from models.encoders import EncoderSettings, build_encoder, configured_reader
 from models.heads import ActorCritic
-from models.language.kv_cache import KVCache
+from models.language.kv_cache import EpisodeMemory
 from models.language.language_model import LanguageModel
 from models.language.load import LanguageModelSettings, describe_language_model, load_language_model
 from models.observation_to_language import (
@@ -123,7 +123,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
         self, config: LanguageMemorySettings, observation_space: Space, action_space: Discrete
     ) -> None:
         super().__init__()
-        self.reader = ObservationPreprocessor(observation_space)
+        self.reader = configured_reader(config, observation_space, action_space)
         language = self.language_class(config, self.reader)  # it draws before the encoder
         beside = observed_by_encoder(config, self.reader)
         self.query_encoder = build_encoder(beside, config, language.width)
@@ -157,12 +157,13 @@ class LanguageMemoryAgent(ActorCriticAgent):
     ) -> Step:
         hidden = self.language.step(percept, memory, advance)
         features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
-        step = self.heads.step(features, hidden, deterministic)
+        step = self.heads.step(features, hidden, deterministic, percept.observations.action_masks)
         return step._replace(remembered=hidden)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         queries = self.query_encoder.learn(batch.observations)
-        return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
+        features = torch.cat((batch.context, queries), dim=-1)
+        return self.heads.evaluate(features, batch.actions, batch.action_masks)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
         return self.query_encoder.by_kind(observations)
@@ -347,8 +348,8 @@ class LanguageMemory(nn.Module):
         if self.training and advance:
             self.to_language.observe(encoded)
         tokens = self.with_text(self.to_language.tokens(encoded), percept.observations)
-        keys_and_values = cast(KVCache, memory)
-        return self.language_model.step(tokens, keys_and_values, percept.is_first, advance=advance)
+        kept = cast(EpisodeMemory, memory)
+        return self.language_model.step(tokens, kept, percept.is_first, advance=advance)
 
     @torch.no_grad()
     def tokens(self, percept: AgentInput) -> Tensor:
@@ -374,15 +375,15 @@ class LanguageMemory(nn.Module):
 
     @torch.no_grad()
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
-        """Return the attention of every head of every layer to past steps.  [N, L, H, S]
+        """Return the attention of every head of every layer to past steps, if any.  [N, L, H, S]
 
         For HELM also the nearest token and its cosine [N, 1], and the retrieval's entropy [N]; the
         retrieval returns the nearest token as beta goes to infinity.
         """
-        attention = self.language_model.attention(
-            self.tokens(percept), cast(KVCache, memory), percept.is_first
-        )
-        told = {"attention": attention_by_step(attention).half().cpu().numpy()}
+        told = {}
+        if self.language_model.has_attention:
+            weights = self.language_model.attention(self.tokens(percept), memory, percept.is_first)
+            told["attention"] = attention_by_step(weights).half().cpu().numpy()
         retrieval = self.to_language
         if not isinstance(retrieval, FrozenHopfield):
             return told

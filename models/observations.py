@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
+from torch.nn import functional as F
 
 from utils.errors import UserError
 
+ACTION_MASK = "action_mask"  # the key of an observation that says which actions are allowed
 TEXT_DTYPE = "U"  # the kind of dtype of Gymnasium's Text, and of MiniGrid's MissionSpace
 
 
@@ -23,11 +25,16 @@ class Observations(NamedTuple):
         images: [N, C, H, W] uint8
         vectors: Numbers, discrete ones as one-hot vectors.  [N, F] float32
         text: Numbers of sentences in the reader's table.  [N, K] int64
+        action_masks: Whether an action is allowed.  [N, A] bool
+        last_step: For agents that read them: the last action as a one-hot vector and the last
+            reward, as the environment paid it; zeros where an episode begins.  [N, A+1] float32
     """
 
     images: Tensor | None = None
     vectors: Tensor | None = None
     text: Tensor | None = None
+    action_masks: Tensor | None = None
+    last_step: Tensor | None = None
 
     def map(self, function: Callable[..., Tensor], *others: "Observations") -> "Observations":
         """Apply a function to every present kind, together with the same kind of others."""
@@ -86,6 +93,16 @@ class ObservationBatch:
         return None if self.stored.text is None else self.picked(self.stored.text)
 
     @property
+    def action_masks(self) -> Tensor | None:
+        """[B, A] bool"""
+        return None if self.stored.action_masks is None else self.picked(self.stored.action_masks)
+
+    @property
+    def last_step(self) -> Tensor | None:
+        """[B, A+1] float32"""
+        return None if self.stored.last_step is None else self.picked(self.stored.last_step)
+
+    @property
     def is_cuda(self) -> bool:
         """Whether they lie on a GPU, where counting would make the host wait."""
         return self.stored.any().is_cuda
@@ -130,7 +147,17 @@ class AgentInput(NamedTuple):
         paid = torch.tensor(rewards, dtype=torch.float32, device=actions.device)
         if ended.any():
             actions, paid = actions.masked_fill(is_first, 0), paid.masked_fill(is_first, 0.0)
-        return cls(observations, is_first, actions, paid)
+        return cls(observations, is_first, actions, paid).showing(observations)
+
+    def showing(self, observations: Observations) -> "AgentInput":
+        """Return this input with other observations; these get its `last_step` if they have one."""
+        if observations.last_step is not None:
+            n_actions = observations.last_step.shape[1] - 1
+            actions = F.one_hot(self.last_actions, n_actions)
+            last_step = torch.cat((actions, self.last_rewards[:, None]), dim=1)
+            last_step = last_step.masked_fill(self.is_first[:, None], 0.0)
+            observations = observations._replace(last_step=last_step)
+        return self._replace(observations=observations)
 
 
 Percept = AgentInput  # the earlier name, understood for one version
@@ -141,7 +168,8 @@ class ObservationPreprocessor:
 
     `space` is that of one environment: images (uint8, channel first), vectors, discrete or
     multi-discrete numbers, texts, or a dictionary of those, whose images have one size and are
-    stacked on channels; others raise UserError.
+    stacked on channels; others raise UserError. `n_last` is the width of `Observations.last_step`,
+    0 without; it is filled by `AgentInput`.
 
     Attributes:
         image_shape: (C, H, W), None without images.
@@ -151,8 +179,9 @@ class ObservationPreprocessor:
         sentences: All that have been read.
     """
 
-    def __init__(self, space: spaces.Space) -> None:
-        self._parts = _parts(space, ())
+    def __init__(self, space: spaces.Space, n_last: int = 0) -> None:
+        self._parts, self.n_last = _parts(space, ()), n_last
+        self.has_mask = any(kind == "action_masks" for _, _, kind in self._parts)
         images = [part for _, part, kind in self._parts if kind == "images"]
         if len({image.shape[1:] for image in images}) > 1:
             raise UserError(f"observations: {space} has images of unequal sizes")
@@ -166,7 +195,7 @@ class ObservationPreprocessor:
         self.sentences = SentenceTable()
 
     def __call__(self, observations: Any, device: torch.device | str = "cpu") -> Observations:
-        images, vectors, texts = [], [], []
+        images, vectors, texts, masks, last_step = [], [], [], None, None
         for path, space, kind in self._parts:
             shown = observations
             for key in path:
@@ -175,13 +204,20 @@ class ObservationPreprocessor:
                 images.append(torch.as_tensor(shown, device=device))
             elif kind == "text":
                 texts.append(torch.tensor(self.sentences.numbers(shown), device=device))
+            elif kind == "action_masks":
+                masks = torch.as_tensor(shown, dtype=torch.bool, device=device)
             else:
                 numbers = _numbers(shown, space)
                 vectors.append(torch.as_tensor(numbers, dtype=torch.float32, device=device))
+            n_envs = len(shown)
+        if self.n_last:
+            last_step = torch.zeros(n_envs, self.n_last, device=device)
         return Observations(
             (images[0] if len(images) == 1 else torch.cat(images, 1)) if images else None,
             torch.cat(vectors, 1) if vectors else None,
             torch.stack(texts, 1) if texts else None,
+            masks,
+            last_step,
         )
 
 
@@ -192,6 +228,8 @@ _Part = tuple[tuple[str, ...], Any, str]
 def _parts(space: spaces.Space, path: tuple[str, ...]) -> list[_Part]:
     if isinstance(space, spaces.Dict):
         return [part for key in space for part in _parts(space[key], (*path, key))]
+    if path == (ACTION_MASK,):
+        return [(path, space, "action_masks")]
     n_axes = len(space.shape or ())
     if isinstance(space, spaces.Box) and n_axes == 3 and space.dtype == np.uint8:
         return [(path, space, "images")]

@@ -27,7 +27,7 @@ from models.agent import (
     TwinQ,
 )
 from models.caching import encoded_once, to_float01
-from models.encoders import SmallImpalaCNN
+from models.encoders import SmallImpalaCNN, configured_reader
 from models.heads import uniform_mlp
 from models.helm import LanguageMemory, observed_by_encoder
 from models.memories import TrainedMemory
@@ -61,11 +61,11 @@ class TileEmbedder(nn.Module):
 
 
 class InputEmbedder(nn.Module):
-    """Last action and observation side by side, each embedded: `width` F in all.
+    """Last action, last reward and observation side by side, embedded: `width` F in all.
 
     Linear layers followed by a ReLU for vectors, texts and actions; convolutions for images. Where
-    an episode begins the action is a vector of zeros, which leaves the bias. `frozen` maps
-    sentences to vectors and is not trained.
+    an episode begins the action is a vector of zeros, which leaves the bias. The reward is an input
+    as it is, where `reader` reads it. `frozen` maps sentences to vectors and is not trained.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class InputEmbedder(nn.Module):
         n_embedded = settings.action_embedding
         self.actions = nn.Linear(n_actions, n_embedded) if n_embedded else None
         kinds = [kind for kind in (self.images, self.vectors, self.text) if kind is not None]
-        self.width = width * len(kinds) + n_embedded
+        self.width = width * len(kinds) + n_embedded + bool(reader.n_last)
 
     def step(self, percept: AgentInput) -> Tensor:
         """Return the embeddings of one step of N environments.  [N, F]"""
@@ -98,7 +98,7 @@ class InputEmbedder(nn.Module):
         if self.images is not None:
             images = self.images.of_pixels(to_float01(cast(Tensor, shown.images)))
         actions = percept.last_actions.masked_fill(percept.is_first, self.n_actions)
-        return self._joined(actions, self._kinds(images, shown))
+        return self._joined(actions, shown.last_step, self._kinds(images, shown))
 
     def fingerprints(self) -> dict[str, str]:
         return {} if self._frozen is None else self._frozen.fingerprints()
@@ -108,7 +108,7 @@ class InputEmbedder(nn.Module):
 
         `last_actions` [B'] int64 are A, the number of actions, where an episode begins.
         """
-        return self._joined(last_actions, self.by_kind(observations))
+        return self._joined(last_actions, observations.last_step, self.by_kind(observations))
 
     def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
         """Return the embeddings of B observations, each kind's on its own."""
@@ -126,12 +126,16 @@ class InputEmbedder(nn.Module):
             kinds["text"] = F.relu(self.text(sentences))
         return kinds
 
-    def _joined(self, last_actions: Tensor, kinds: dict[str, Tensor]) -> Tensor:
+    def _joined(
+        self, last_actions: Tensor, last_step: Tensor | None, kinds: dict[str, Tensor]
+    ) -> Tensor:
         parts = [last_actions.new_zeros(len(last_actions), 0, dtype=torch.float32)]
         if self.actions is not None:
             nothing = self.actions.weight.new_zeros(1, self.actions.out_features)
             table = torch.cat((self.actions.weight.T, nothing)) + self.actions.bias  # [A+1, E]
             parts.append(F.embedding(last_actions, F.relu(table)))
+        if last_step is not None:
+            parts.append(last_step[:, -1:])
         return torch.cat([*parts, *kinds.values()], dim=-1)
 
 
@@ -228,7 +232,8 @@ def build_from_replay(
     `kind` is the other's class, with a `memory_class` or a `language_class`. `config` has its
     settings, `OffPolicyNetworkSettings` and, where there is text, `SentenceSettings`.
     """
-    reader, n_actions = ObservationPreprocessor(observation_space), int(action_space.n)
+    reader = configured_reader(config, observation_space, action_space)
+    n_actions = int(action_space.n)
     embedded, language, sentences = reader, None, None
     if hasattr(kind, "language_class"):
         language = kind.language_class(config, reader)

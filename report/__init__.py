@@ -4,7 +4,6 @@ from typing import Any
 
 
 def build_showcase(config: Any, agent: Any) -> Any:
-    """Return the showcase of a run, None where the settings ask for none."""
     if config.showcase_minutes is None:
         return None
     from report.while_training import Showcase  # brings in Matplotlib and the analyses

@@ -29,7 +29,6 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 
 def write_movies(path: Path, recording: Recording, actions: Sequence[str]) -> None:
-    """Write an episode recorded in detail as .gif and .mp4, whole, or raise RunError."""
     partials = {ending: path.with_suffix(f".partial{ending}") for ending in FORMATS}
     try:
         _encode(partials, recording, actions)
@@ -44,7 +43,6 @@ def write_movies(path: Path, recording: Recording, actions: Sequence[str]) -> No
 
 
 def _encode(paths: Mapping[str, Path], recording: Recording, actions: Sequence[str]) -> None:
-    """Write the movies; OSError if the disk is full."""
     import imageio.v2 as imageio
     import imageio_ffmpeg  # type: ignore[import-untyped]
 
@@ -105,7 +103,6 @@ def _write(
     step: int,
     actions: Sequence[str],
 ) -> None:
-    """Write action and value of a step, and the words read or the probable actions with bars."""
     from PIL import ImageFont
 
     large, normal, small = (ImageFont.load_default(size) for size in SIZES)

@@ -104,7 +104,6 @@ class EpisodePage:
         self._episodes.append(episode)
 
     def data(self, facts: Mapping[str, str]) -> dict[str, Any]:
-        """Return the content of the page for JSON; the facts stand at its head."""
         attention, coarseness = packed_within(self._attention, ATTENTION_BYTES)
         for episode, looks in zip(self._episodes, attention, strict=False):
             episode["attention"] = looks

@@ -45,7 +45,6 @@ class Showcase:
         self._latest: Observations | None = None
 
     def follow(self, transition: Transition) -> None:
-        """Keep the running episode of the first environment and its latest whole one."""
         observations, is_first = transition.percept.observations, transition.percept.is_first
         if is_first[0]:
             if self._running:
@@ -78,7 +77,7 @@ def media(agent: Agent, episode: Observations) -> Media:
         counts = memory.count_words([memory.retrieved_words(retrieval, episode.images)])
         shown["episode/words"] = picture(memory.draw_words(counts))
         shown["episode/word_counts"] = markdown(memory.word_table(counts)[: memory.MOST_WORDS + 1])
-    if language is not None:
+    if language is not None and language.language_model.has_attention:
         tokens = memory.episode_tokens(language, episode)
         weights = memory.episode_attention(language.language_model, tokens).cpu().numpy()
         shown["episode/attention"] = picture(memory.draw_attention(weights))

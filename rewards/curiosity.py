@@ -28,6 +28,7 @@ from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import load_moments, moments, with_moments
 from utils.settings import OwnRegistry, Part, setting
+from utils.user_modules import making
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
@@ -280,7 +281,6 @@ class Curiosity(ABC):
         return order.to(device).tensor_split(n_parts)
 
     def _sum(self, kinds: Mapping[str, Tensor]) -> Tensor:
-        """Return the sum over kinds, text with its weight.  [B]"""
         weight = self.config.curiosity_text_weight
         return torch.stack([weight * r if kind == TEXT else r for kind, r in kinds.items()]).sum(0)
 
@@ -510,7 +510,6 @@ class Perceptron(nn.Module):
 
 
 def build_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | None:
-    """Return the settings' intrinsic reward, if any; UserError if there are no features for it."""
     if config.curiosity is None:
         return None
     kind, features_of = CURIOSITIES.find(config.curiosity), FeatureReader(config, agent)
@@ -522,10 +521,11 @@ def build_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | No
             "here. Choose another, or curiosity_text_weight above 0 where there is only text"
         )
     shapes = {name: tuple(each.shape[1:]) for name, each in example.items()}
-    fresh = kind.networks_for(config, shapes, n_actions)
-    networks = {name: network.to(agent.device) for name, network in fresh.items()}
-    n_batches = config.n_batches if config.algorithm == "PPO" else 1
-    return kind(config, networks, features_of, config.curiosity_batches or n_batches)
+    n_batches = config.curiosity_batches or (config.n_batches if config.algorithm == "PPO" else 1)
+    with making("curiosity", config.curiosity):
+        fresh = kind.networks_for(config, shapes, n_actions)
+        networks = {name: network.to(agent.device) for name, network in fresh.items()}
+        return kind(config, networks, features_of, n_batches)
 
 
 class FeatureReader:
@@ -572,7 +572,9 @@ def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
         vectors = torch.zeros(1, reader.n_numbers, device=device)
     if reader.n_texts:
         text = torch.tensor([reader.sentences.numbers(["nothing"] * reader.n_texts)], device=device)
-    observations, context = Observations(images, vectors, text), torch.zeros(1, 0, device=device)
+    last_step = torch.zeros(1, reader.n_last, device=device) if reader.n_last else None
+    observations = Observations(images, vectors, text, last_step=last_step)
+    context = torch.zeros(1, 0, device=device)
     if config.curiosity_features == "memory":
         memory, seen = agent.initial_memory(1), AgentInput.first(observations)
         context = agent.act(seen, memory, deterministic=True, advance=False).context

@@ -326,18 +326,20 @@ class GoalRewards(VectorWrapper):
         Raises:
             ValueError: goals were compared by another encoder.
         """
-        if not cast(Any, self.env).load_state_dict(state):
-            return False
+        is_same = cast(Any, self.env).load_state_dict(state)
         if state["compared_by"] != self._compared_by():
             raise ValueError("goal_encoder: it has other weights than when the run was saved")
-        for episode, saved in zip(self.episodes, state["goals"], strict=True):
-            episode.load_state_dict(saved)
+        # Counts of the run, the suggester's budget among them, outlive the running episodes.
         self.suggester.load_state_dict(state["suggester"])
         if self._quality:
             self._quality.load_state_dict(state["quality"])
+        self._recent = deque(map(float, state["recent_goal_returns"]), EPISODES_AVERAGED)
+        if not is_same:
+            return False
+        for episode, saved in zip(self.episodes, state["goals"], strict=True):
+            episode.load_state_dict(saved)
         self._returns[:] = state["goal_returns"]
         self._completed[:] = state["completed"]
-        self._recent = deque(map(float, state["recent_goal_returns"]), EPISODES_AVERAGED)
         return True
 
     @property
@@ -353,7 +355,6 @@ class GoalRewards(VectorWrapper):
             self._returns[row], self._completed[row] = 0.0, False
 
     def _end(self, ended: np.ndarray, info: dict[str, Any]) -> None:
-        """Finish the episodes of some rows, and begin the next ones there."""
         rows = np.flatnonzero(ended).tolist()
         if self.shows_goals:
             for (
@@ -371,7 +372,6 @@ class GoalRewards(VectorWrapper):
         self._begin(rows)
 
     def _shown(self, observations: Any, info: dict[str, Any]) -> Any:
-        """Ask for goals for the present view, and add them to the observations if shown."""
         told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
         # All environments at once: a language model reads their new scenes together.
         suggested = self.suggester.suggest(told)
@@ -385,12 +385,10 @@ class GoalRewards(VectorWrapper):
 
 
 def sentence(goals: Iterable[str]) -> str:
-    """Return goals as the agent reads them."""
     return f"Your goal is: {' '.join(goals)}."
 
 
 def _check_described(env: VectorEnv, name: str, action_names: Sequence[str]) -> None:
-    """Raise UserError unless an environment describes its view and names its actions."""
     # A wrapper may add words, so only `info` shows them; the first step resets again.
     _, info = env.reset()
     if action_names and all(key in info for key in SITUATION):
@@ -403,7 +401,6 @@ def _check_described(env: VectorEnv, name: str, action_names: Sequence[str]) -> 
 
 
 def _check_task(task: str, action_names: Sequence[str]) -> None:
-    """Raise UserError unless the environment has the actions of a task."""
     known = {*action_names, *(SYNONYMS.get(name, name) for name in action_names)}
     missing = sorted(actions_of(task) - known)
     if missing:
@@ -414,7 +411,6 @@ def _check_task(task: str, action_names: Sequence[str]) -> None:
 
 
 def _with_goal(space: Space) -> Dict:
-    """Return the space of observations with goals beside them."""
     parts = dict(space.spaces) if isinstance(space, Dict) else {"observation": space}
     if GOAL in parts:
         raise UserError(

@@ -53,7 +53,6 @@ class RewardScaling:
         return np.clip(rewards / deviation, -REWARD_LIMIT, REWARD_LIMIT)
 
     def begin(self) -> None:
-        """Reset the discounted returns; the statistics stay."""
         self._returns[:] = 0.0
 
     def state_dict(self) -> dict[str, Any]:

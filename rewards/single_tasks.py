@@ -185,7 +185,6 @@ class Task(Episode):
         self._done = Counter(state["done"])
 
     def _is_done_by(self, deed: StepOutcome) -> bool:
-        """Return whether a deed, counted already, reaches the goal."""
         wanted, phrase = self.goal, deed.phrase
         # From the third subgoal on every table of a workshop must stand by another.
         if self.name == "make workshop" and (self.kind == TASK or self.place >= 2):
@@ -211,5 +210,4 @@ def actions_of(name: str) -> set[str]:
 
 
 def _by_another(deed: StepOutcome, thing: str) -> bool:
-    """Return whether a neighbour of the faced cell is such a thing."""
     return any(deed.around[dx + 1][dy + 1] == thing for dx, dy in NEIGHBOURS)

@@ -129,7 +129,6 @@ def _sources_of(file: Path) -> list[Source]:
 
 
 def parse_lists(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Return the values of every setting given as KEY=VALUE,VALUE,..."""
     lists: dict[str, list[str]] = {}
     problems = []
     for text in texts:
@@ -248,7 +247,6 @@ def _named(cell: Cell, differing: Iterable[str] = ()) -> Run:
 
 
 def _listed(text: str) -> list[str]:
-    """Return the values between the commas of a text; commas inside of braces do not count."""
     values, depth = [""], 0
     for sign in text:
         depth += (sign in "{[") - (sign in "}]")
@@ -305,7 +303,6 @@ def _check_folder(run: Run) -> None:
 
 
 def _differing(first: Config, *others: Config) -> list[str]:
-    """Return the settings in which some differ, those included that some lack."""
     settings, *further = (dataclasses.asdict(config) for config in (first, *others))
     missing = object()
     return [

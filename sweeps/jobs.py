@@ -128,7 +128,6 @@ class Job:
         self.progress = read_progress(self.run.folder)
 
     def settle(self, ending: str, retries: int, stopping: bool) -> None:
-        """Record the end of an attempt, given in words, and set the next state."""
         self.n_attempts += 1
         self.note = ending
         if self.is_cut:
@@ -212,7 +211,6 @@ class RayPool:
 def run_jobs(
     work: Jobs, pool: RayPool, retries: int, is_asked_to_stop: Callable[[], bool]
 ) -> Iterator[Sequence[Job]]:
-    """Train the missing runs; yield all jobs, with their states, about once a second."""
     n_open, stopping = 0, False
     while True:
         while not stopping and (job := work.next_job(n_open, pool.n_places)):
@@ -288,7 +286,6 @@ def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
 
 
 def _places(cpus: int, gpus: float) -> int:
-    """Return the number of tasks that can go on at once, or raise UserError if there is none."""
     import ray
 
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -303,7 +300,6 @@ def _places(cpus: int, gpus: float) -> int:
 
 
 def _ending(task: Any) -> str:
-    """Return how an attempt ended, also if its worker or machine was lost."""
     import ray
 
     try:
@@ -374,7 +370,6 @@ def attempt(
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a text file that is not empty."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         lines = file.read().decode(errors="replace").split("\n")
@@ -382,7 +377,6 @@ def last_line(path: Path) -> str:
 
 
 def show(work: Jobs, seconds: Iterable[Sequence[Job]]) -> None:
-    """Print a line for each change of the jobs, and a progress bar."""
     said: dict[Job, tuple[State, int]] = {}
     begun = sum(job.progress.env_steps for job in work.jobs)
     with tqdm(initial=begun, unit=" steps", unit_scale=True, disable=None) as bar:

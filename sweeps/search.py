@@ -110,7 +110,6 @@ class Space(NamedTuple):
         return raise_all(*(partial(self.config, point) for point in points))
 
     def settings(self, config: Config) -> dict[str, Any]:
-        """Return the given or drawn ones of a point's settings."""
         texts = (text.partition("=")[0] for text in self.overrides)
         named = {*(each.name for each in self.fixed), *texts, *self.dimensions}
         return {name: getattr(config, name) for name in all_settings() if name in named}
@@ -156,7 +155,6 @@ def _is_range(name: str, looks_like_one: bool) -> bool:
 
 
 def _dimension(name: str, value: dict[str, Any]) -> Range | Choices:
-    """Return the range or choices of a setting, or raise ValueError with the line to show."""
     declaration = all_settings().get(name)
     if declaration is None:
         raise ValueError(f"unknown key '{shortened(name)}'.{did_you_mean(name, all_settings())}")
@@ -271,7 +269,6 @@ class Study:
         return trial.should_prune()
 
     def tell(self, trial: Any, score: float | None = None, failure: str = "") -> None:
-        """Record the score of a trial, its failure, or without both that it was pruned."""
         from optuna.trial import TrialState
 
         if score is not None:
@@ -301,7 +298,6 @@ class Study:
         self.optuna.sampler = kinds[self._plan.sampler](seed=int(words[0]))
 
     def _with_all_values(self, trial: Any) -> Any:
-        """Draw the missing values of a trial."""
         self._seed_sampler(trial.number, 0)
         together = trial.relative_params
         for place, (name, each) in enumerate(self._dimensions.items(), 1):
@@ -340,8 +336,6 @@ class Trial:
 
 
 class Search(Jobs):
-    """The trials of a search and their runs."""
-
     def __init__(
         self, plan: Plan, space: Space, check: Callable[[Config], None], study: Study
     ) -> None:
@@ -390,7 +384,6 @@ class Search(Jobs):
         return max(scored, key=lambda trial: trial.score or 0.0, default=None)
 
     def _begun(self, asked: Any) -> Trial:
-        """Return a trial with its run, or without one if its values cannot be together."""
         trial = Trial(asked)
         self.trials.append(trial)
         try:
@@ -406,7 +399,6 @@ class Search(Jobs):
         return trial
 
     def _take_up(self, known: Any) -> None:
-        """Take up a trial of an earlier call, as the study knows it."""
         if known.state.name == "FAIL":
             self.trials.append(Trial(known, note=known.user_attrs.get("reason", "")))
             return
@@ -427,7 +419,6 @@ class Search(Jobs):
             self._unfinished.append(trial)
 
     def _report(self, trial: Trial) -> None:
-        """Report the metric at each twentieth of a run so far; end the run if it does badly."""
         job, x, y = self._curve(trial)
         for percent in range(trial.percent + STEP, 100, STEP):
             place = job.run.config.n_steps * percent / 100
@@ -444,7 +435,6 @@ class Search(Jobs):
                 return
 
     def _conclude(self, trial: Trial) -> None:
-        """Score a complete run, unless a late report prunes it."""
         self._report(trial)
         if trial.state is State.PRUNED:
             return
@@ -518,7 +508,6 @@ def described(plan: Plan, space: Space) -> dict[str, Any]:
 
 
 def write_results(search: Search, importances: Mapping[str, float]) -> list[Path]:
-    """Write table, best settings and picture into the search's folder; return the files."""
     folder, best = search.plan.folder, search.best()
     write_csv(folder / CSV, trials_table(search, precise=True))
     if best is None or best.job is None:
@@ -538,7 +527,6 @@ def write_results(search: Search, importances: Mapping[str, float]) -> list[Path
 
 
 def results(search: Search, importances: Mapping[str, float]) -> str:
-    """Return the printed results: all trials, importances, and the best trial."""
     rows = [["setting", "importance"], *([k, f"{v:.2f}"] for k, v in importances.items())]
     unknown = f"importance of settings: not known before {LEAST_FINISHED} trials finish"
     parts = [aligned(trials_table(search)), aligned(rows) if importances else unknown]
@@ -550,7 +538,6 @@ def results(search: Search, importances: Mapping[str, float]) -> str:
 
 
 def trials_table(search: Search, precise: bool = False) -> Table:
-    """Return a line for each trial, its heading first; `precise` has all digits, for programs."""
     names = list(search.space.dimensions)
     rows: list[list[object]] = [["trial", "state", "score", "steps", *names, "run"]]
     for trial in search.trials:

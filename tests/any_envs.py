@@ -71,6 +71,53 @@ class Unseeded(Sampled):
         return self.observation_space.sample()
 
 
+class Masked(gymnasium.Env):
+    """Allows some of four actions, others at each step, and raises an error at all others.
+
+    The mask is told in the observation or in the info; at the last one nothing is allowed. From the
+    third step on it may be wrong.
+    """
+
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, told="observation", wrong=None, n_entries=4):
+        self.told, self.wrong = told, wrong
+        place, mask = spaces.Box(0, 9, (2,)), spaces.Box(0, 1, (n_entries,), np.int64)
+        shown = spaces.Dict(place=place, action_mask=mask)
+        self.observation_space = place if told == "info" else shown
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.n_steps = 0
+        return self._look()
+
+    def step(self, action):
+        if not self.mask[action]:
+            raise AssertionError(f"action {action} is forbidden")
+        self.n_steps += 1
+        shown, info = self._look()
+        return shown, float(action == 1), self.n_steps == 7, False, info
+
+    def _look(self):
+        self.mask = self.np_random.permutation([1, *self.np_random.integers(0, 2, 3)])
+        told = self.mask * (self.n_steps < 7)
+        if self.wrong is not None and self.n_steps > 2:
+            told = WRONG_MASKS[self.wrong]
+        place = np.full(2, self.n_steps, np.float32)
+        if self.told == "info":
+            return place, {"action_mask": told.astype(bool) if self.wrong is None else told}
+        return {"place": place, "action_mask": told}, {}
+
+
+WRONG_MASKS = {
+    "allows nothing": np.zeros(4, np.int64),
+    "of another length": np.ones(5, np.int64),
+    "of other numbers": np.array([1, 2, 0, 0]),
+    "missing": None,
+}
+gymnasium.register("Masked-v0", f"{__name__}:Masked")
+
+
 class Unspeakable(Exception):
     def __str__(self):
         raise ValueError("no words")

@@ -14,7 +14,7 @@ from envs import miniworld
 from models import baselines
 from tests.fake_lab import FakeLab
 from tests.published_models import tiny_sentence_encoder
-from tests.tiny_decoders import DECODERS, tiny_decoder_folder
+from tests.tiny_decoders import DECODERS, OTHERS, tiny_decoder_folder
 from utils.errors import UserError
 
 # Each in a folder named after its source: compiled code, unpacked weights.
@@ -63,9 +63,9 @@ def encoder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def decoders(tmp_path_factory):
-    """Write a tiny decoder of every kind and return their folders."""
+    """Write a tiny language model of every kind and return their folders."""
     made = tmp_path_factory.mktemp("decoders")
-    return {name: tiny_decoder_folder(made / name, name) for name in DECODERS}
+    return {name: tiny_decoder_folder(made / name, name) for name in DECODERS | OTHERS}
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import main as main_program
 from tests.described import NAME as DESCRIBED
 from tests.published_models import tiny_sentence_encoder
 from tests.tiny_clip import tiny_settings
-from tests.tiny_decoders import write_decoder
+from tests.tiny_decoders import tiny_decoder_folder, write_decoder
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from utils.files import load_saved
@@ -45,6 +45,9 @@ GOALS = READS | {"env": DESCRIBED, "goal_conditioned": "true"}
 SUGGESTED = GOALS | {"goal_encoder": "tiny", "novelty_filter": "false"}
 TOLD_OF_CRAFTER = {"env": "CrafterText-v0", "crafter_length": 20, "suggester": "language-model"}
 TOLD_OF_CRAFTER |= {"suggester_model": "decoder", "suggester_cache": "answers.sqlite"}
+MASKED = {"env": "tests.any_envs:Masked-v0"}
+MASKED_IN_INFO = MASKED | {"env_args": '{"told": "info"}'}
+LAST_STEP = {"last_action_input": "true", "last_reward_input": "true"}
 SUBGOALS = {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"}
 CURIOUS = {"curiosity_width": 8, "curiosity_weight": 0.5}
 
@@ -73,7 +76,11 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO GTrXL": PPO | GTRXL | {"memory_layers": 2},
     "PPO GPT, POPGym": PPO | GPT | {"env": "popgym-RepeatPreviousEasy-v0"},
     "PPO GPT of learned positions": PPO | GPT | MISSIONS | READS | {"memory_positions": "learned"},
+    "PPO CNN, forbidden actions": PPO | CNN | MASKED,
+    "PPO GPT, forbidden actions, its last step": PPO | GPT | MASKED_IN_INFO | LAST_STEP,
+    "PPO HELM, its last step": PPO | HELM | LAST_STEP,
     "PPO HELM": PPO | HELM | {"adv_norm": "true", "lr_decay": "linear"},
+    "PPO HELM of Mamba": PPO | HELM | {"language_model": "mamba"},
     "PPO HELM, NovelD": PPO | HELM | CURIOUS | {"curiosity": "NovelD"},
     "PPO HELM reads": PPO
     | HELM
@@ -87,6 +94,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "DQN LSTM": DQN | LSTM | {"replay_capacity": 60},
     "DQN LSTM of windows, a task": DQN | LSTM | GOALS | SUBGOALS | {"context_length": 5},
     "DQN LSTM, a house without words": DQN | LSTM | HOUSE | {"use_text": "false"},
+    "DQN LSTM, forbidden actions": DQN | LSTM | MASKED_IN_INFO,
+    "DQN GPT, its last reward": DQN | GPT | {"last_reward_input": "true"},
     "DQN GPT": DQN | GPT | MAZE,
     "DQN GRU": DQN | GRU,
     "DQN LRU of windows": DQN | LRU | {"context_length": 5},
@@ -97,6 +106,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "SAC CNN of two encoders": SAC | CNN | {"shared_encoder": "false"},
     "SAC CNN, NovelD": SAC | CNN | CURIOUS | {"curiosity": "NovelD", "task_reward_weight": 0},
     "SAC LSTM": SAC | LSTM | {"learn_temperature": "true"},
+    "SAC LSTM, forbidden actions": SAC | LSTM | MASKED | {"learn_temperature": "true"},
     "SAC mLSTM": SAC | MLSTM,
     "SAC GPT": SAC | GPT | {"freeze_critic": "false"},
     "SAC HELM, a house": SAC | HELM | HOUSE | READS | {"text_reader": "memory", "mem_len": 8},
@@ -118,6 +128,7 @@ def _models() -> tuple[tempfile.TemporaryDirectory, dict[str, str]]:
     encoder, decoder = Path(folder.name, "encoder"), Path(folder.name, "decoder")
     decoder.mkdir()
     made = {"tiny": str(tiny_sentence_encoder(encoder)), "decoder": str(write_decoder(decoder))}
+    made["mamba"] = str(tiny_decoder_folder(Path(folder.name, "mamba"), "mamba"))
     return folder, made
 
 

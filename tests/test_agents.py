@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from envs import make_vector_env
 from models import build_agent
 from models.caching import to_float01
 from models.helm import attention_by_step
+from models.observations import ObservationBatch
 from tests.agents import (
     BY_PPO,
     collect_rollout,
@@ -204,3 +206,31 @@ def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
     sharp = agent.inspect(*seen)["entropy"]
     assert (sharp < told["entropy"]).all()
     assert sharp == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["CNN", "LSTM", "GPT", "HELM"])
+def test_masks_and_last_steps_are_learned_from_as_they_were_acted_on(name):
+    tiny = tiny_settings(name) | {"env": "tests.any_envs:Masked-v0", "n_rollout_steps": 8}
+    told = {"last_action_input": True, "last_reward_input": True}
+    config = small_config(model=name, n_batches=1, mem_len=6, **tiny, **told)
+    env = make_vector_env(config, seed=0)
+    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    collector = collecting(config, agent, env)
+    for _ in range(3):
+        rollout = collect_rollout(collector)
+        rollout.estimate(gamma=0.9, gae_lambda=0.9)
+        follows = ~rollout.is_first[1:, :, None]
+        actions = torch.nn.functional.one_hot(rollout.actions[:-1], 4)
+        after = torch.cat((actions, rollout.rewards[:-1, :, None]), dim=-1) * follows
+        assert torch.equal(rollout.observations.last_step[1:], after)
+        batch = rollout.batch(torch.arange(rollout.n_samples))
+        if agent.sequential:
+            batch = rollout.sequence_batch(torch.randperm(len(rollout.sequences.firsts)))
+        assert batch.action_masks.gather(1, batch.actions[:, None]).all()
+        result = agent.evaluate(batch)
+        torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
+        torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
+        other = batch.observations.stored._replace(last_step=torch.ones(()).expand(10**4, 5))
+        changed = batch._replace(observations=ObservationBatch(other, batch.observations.rows))
+        assert not torch.allclose(agent.evaluate(changed).values, result.values)
+        collector.learner.update(progress=0.0)

@@ -20,12 +20,12 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 import envs
 import eval as eval_program
 from envs import make_vector_env
-from envs.any_gymnasium import check_first_steps, vector_of, why_not_drawn
+from envs.any_gymnasium import check_first_steps, checked_vector, vector_of, why_not_drawn
 from envs.spaces import LONGEST_SIDE, Converted, adapt_action_space, adapt_observation_space
 from models.observations import ObservationPreprocessor
 from tests import runs
-from tests.any_envs import SPACES, Sampled
-from utils.errors import UserError
+from tests.any_envs import SPACES, Masked, Sampled
+from utils.errors import EnvFault, UserError
 from utils.files import folder_name
 from utils.settings import load_config, read_settings
 
@@ -110,6 +110,58 @@ def test_a_joint_action_is_one_number_and_every_action_counts_from_its_start():
         env.step(action)
     assert env.action_space == spaces.Discrete(2)
     assert env.unwrapped.taken == [-1, 0]
+
+
+@pytest.mark.parametrize("told", ["observation", "info"])
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ("allows nothing", r"action_mask of step\(\) allows no action, and the episode goes on"),
+        ("of another length", r"action_mask of step\(\) shows \[1 1 1 1 1\]"),
+        ("of other numbers", r"action_mask.* \[1 2 0 0\]"),
+        ("missing", r"action_mask of step\(\) shows None"),
+    ],
+)
+def test_a_wrong_mask_of_actions_is_named_with_its_step(wrong, line, told):
+    make_one = functools.partial(Masked, told, wrong)
+    with pytest.raises(UserError, match=f"env: 'X': {line}"):
+        check_first_steps(make_one, "X")
+    env = vector_of(make_one, 2, seed=0, has_mask=told == "info")
+    env.reset(seed=0)
+
+    def step():
+        env.step(np.array([each.unwrapped.mask.argmax() for each in env.unwrapped.envs]))
+
+    step(), step()
+    with pytest.raises(EnvFault, match=rf"environment 0: {line}.*, in step 3 after reset\(seed="):
+        step()
+
+
+@pytest.mark.parametrize("n_entries", [3, 5])
+def test_a_mask_of_another_length_is_refused(n_entries):
+    with pytest.raises(UserError, match=f"has {n_entries} entries, and there are 4 actions"):
+        vector_of(functools.partial(Masked, n_entries=n_entries), 1, 0)
+
+
+def test_a_mask_travels_with_observations_but_is_none_of_their_numbers():
+    make_one = functools.partial(Masked, "info")
+    assert check_first_steps(make_one, "X")
+    env = vector_of(make_one, 2, seed=0, has_mask=True)
+    reader, (shown, _) = ObservationPreprocessor(env.single_observation_space), env.reset(seed=0)
+    assert reader.n_numbers == 2
+    for _ in range(7):
+        masks = reader(shown).action_masks.numpy()
+        assert masks.tolist() == [(each.unwrapped.mask > 0).tolist() for each in env.unwrapped.envs]
+        shown, _, ended, _, info = env.step(masks.argmax(1))
+    assert ended.all()
+    assert all(last["action_mask"].all() for last in info["final_obs"])  # nothing follows
+
+
+def test_a_vector_environment_has_its_mask_in_observations_alone():
+    vectors = [SyncVectorEnv([functools.partial(Masked, told)]) for told in ("observation", "info")]
+    assert "action_mask" in checked_vector(vectors[0], "X").single_observation_space.spaces
+    with pytest.raises(UserError, match="Put it there, or give a function"):
+        checked_vector(vectors[1], "X")
 
 
 def test_joint_actions_have_names_and_so_have_numbers_that_the_environment_names():

@@ -40,7 +40,10 @@ def test_a_batch_is_converted_as_one_by_one(kind):
 
 @pytest.mark.parametrize(
     "space",
-    [spaces.Discrete(3, start=5), spaces.MultiDiscrete(np.array([[2], [3]]), start=[[0], [5]])],
+    [
+        spaces.Discrete(3, start=5),
+        spaces.MultiDiscrete(np.array([[2], [3]]), start=np.array([[0], [5]])),
+    ],
 )
 def test_actions_are_converted_as_one_by_one(space):
     conversion = adapt_action_space(space)

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ NETWORKS = {
 OF_EVERY_RUN = {"n_envs": 1, "learning_rate": 3e-4, "gamma": 0.99, "tau": 0.005}
 OF_EVERY_RUN |= {"batch_size": 64, "context_length": -1, "warmup_episodes": 10}
 OF_EVERY_RUN |= {"replay_ratio": 0.25, "head_width": 256, "memory_layers": 1}
-OF_SAC = {"shared_encoder": True, "freeze_critic": True}
+OF_SAC: dict[str, Any] = {"shared_encoder": True, "freeze_critic": True}
 OF_SAC |= {"temperature": 0.1, "learn_temperature": False}
 OF_GPT = {"memory_heads": 1, "memory_dropout": 0.1, "memory_positions": "sinusoidal"}
 AGENTS = ("LSTM", "GPT")

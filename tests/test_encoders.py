@@ -1,5 +1,6 @@
 """Trained encoders and heads."""
 
+import copy
 import math
 
 import numpy as np
@@ -26,7 +27,7 @@ from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
 IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
-SETTINGS = EncoderSettings(sentence_encoder=DEFAULT_ENCODER, observation_cache_mb=0)
+SETTINGS = EncoderSettings(DEFAULT_ENCODER, 0, False, False)
 
 
 def cnn(cache_mb=1):
@@ -50,6 +51,15 @@ def test_an_encoder_is_asked_again_once_its_weights_have_changed():
     torch.testing.assert_close(encoder(seen), encoder.of_pixels(to_float01(seen.images)))
     encoder.load_state_dict({name: 0 * value for name, value in encoder.state_dict().items()})
     assert not encoder(seen).any()
+
+
+def test_a_copy_reads_with_its_own_weights():
+    encoder, seen = cnn(), Observations(random_images(3))
+    target = copy.deepcopy(encoder)
+    with torch.no_grad():
+        encoder.linear.weight.zero_()
+    assert target(seen).any()
+    assert torch.equal(target(seen), cnn()(seen))
 
 
 SPACES = {

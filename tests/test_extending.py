@@ -89,6 +89,29 @@ def test_a_reward_of_ones_own_trains_goes_on_and_is_not_run_for_others(
     forget_modules_of(in_empty_folder)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    {
+        "self.lacks = config.lacks": "making my_rewards:Bad raised AttributeError: ",
+        "self.rewards = lambda before, after: 1 / 0": "my_rewards:Bad raised ZeroDivisionError: ",
+    }.items(),
+)
+def test_an_intrinsic_reward_that_fails_is_told_in_one_line(
+    wrong, words, in_empty_folder, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    bad = f"""
+class Bad(Change):
+    def __init__(self, config, *given):
+        super().__init__(config, *given)
+        {wrong}
+"""
+    Path("my_rewards.py").write_text(FILES["my_rewards.py"] + bad)
+    assert main_program.main(command("CNN", "bad", curiosity="my_rewards:Bad")) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"curiosity: {words}")
+    forget_modules_of(in_empty_folder)
+
+
 def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsys):
     assert main_program.main(command("LSTM", "run", env="Colour-v0")) == 0
     folder = str(folder_of("run"))

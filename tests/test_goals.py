@@ -220,6 +220,19 @@ def test_a_state_of_another_encoder_or_task_and_a_house_where_there_is_none_are_
         with_goals(described(1), settings(suggester="yes-no"))
 
 
+def test_counts_of_a_run_outlive_episodes_that_cannot_go_on():
+    def given_goals():
+        env = with_goals(described(1), settings(suggester="oracle", goal_encoder="same-text"))
+        env.reset(seed=0)
+        return env
+
+    env, other = given_goals(), given_goals()
+    for _ in range(LENGTH + 1):
+        env.step(np.array([1]))
+    assert not other.load_state_dict(env.state_dict() | {"resumable": False})
+    assert other.metrics() == env.metrics() != given_goals().metrics()
+
+
 def test_a_task_succeeds_if_it_was_completed_once_in_the_episode():
     env = with_goals(described(2), settings(single_task="chop tree"))
     assert env.has_success

@@ -12,9 +12,10 @@ from tests.tiny_decoders import tiny_decoder_folder
 from tests.token_streams import N_ENVS, play, stream
 
 N_HEADS = {"transformer_xl": 4, "bert": 3, "gpt2": 6, "llama": 6, "qwen3": 6}
+KINDS = [*N_HEADS, "mamba"]
 
 
-@pytest.fixture(params=N_HEADS)
+@pytest.fixture(params=KINDS)
 def kind(request) -> str:
     return request.param
 
@@ -36,7 +37,7 @@ def model(folder) -> LanguageModel:
 def same(memory, other):
     """Return whether two memories hold the same tokens, wherever in their rings."""
     states = memory.state_dict(), other.state_dict()
-    remembered = ("keys", "values", "ages")
+    remembered = states[0].keys() - {"position", "n_slots"}
     return all(torch.equal(states[0][name], states[1][name]) for name in remembered)
 
 
@@ -70,7 +71,8 @@ def test_other_looks_than_at_the_next_tokens_spoil_nothing(model, kind):
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
     for token, start in zip(tokens, is_first, strict=True):
         model.step(token + 1, memory, start, advance=False)
-        attention = model.attention(token, memory, start)
+        if model.has_attention:
+            attention = model.attention(token, memory, start)
         states = model.hidden_states(token, memory, start)
         assert same(memory, other)
         hidden = model.step(token, memory, start)
@@ -78,8 +80,9 @@ def test_other_looks_than_at_the_next_tokens_spoil_nothing(model, kind):
         assert torch.equal(hidden, states[-1, :, -1])
         model.step(token, memory, ~start, advance=False)
         assert same(memory, other)
-    assert attention.shape == (model.n_layer, N_ENVS, N_HEADS[kind], 1, 7)
-    torch.testing.assert_close(attention.sum(-1), torch.ones(attention.shape[:-1]))
+    if model.has_attention:
+        assert attention.shape == (model.n_layer, N_ENVS, N_HEADS[kind], 1, 7)
+        torch.testing.assert_close(attention.sum(-1), torch.ones(attention.shape[:-1]))
     assert states.shape == (model.n_layer, N_ENVS, 1, model.width)
 
 
@@ -119,6 +122,7 @@ def test_a_saved_memory_and_a_copy_go_on_bit_for_bit(model, tmp_path, n_played):
     assert torch.equal(found[0], found[2])
 
 
+@pytest.mark.parametrize("kind", N_HEADS, indirect=True)
 def test_a_memory_or_tokens_of_other_environments_are_refused(model):
     tokens, is_first = stream(model)
     with pytest.raises(ValueError, match=r"2 envs .* of 3 envs"):
@@ -127,6 +131,7 @@ def test_a_memory_or_tokens_of_other_environments_are_refused(model):
         model.step(tokens[0, :2], model.initial_memory(3), is_first[0])
 
 
+@pytest.mark.parametrize("kind", N_HEADS, indirect=True)
 @pytest.mark.parametrize("wider", [1, 3])
 @pytest.mark.parametrize("n_new", [1, 2])
 def test_a_ring_grows_as_the_longest_episode_does_and_reads_the_same(

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.agent import allowed
 from tests import golden_data
 from trainers.losses import (
     clipped_policy_loss,
@@ -86,3 +87,20 @@ def test_explained_variance_of_a_perfect_a_mean_and_a_constant_target():
     assert explained_variance(returns, returns) == 1
     assert explained_variance(torch.full((3,), 2.0), returns) == 0
     assert explained_variance(returns, torch.ones(3)).isnan()
+
+
+@given(st.integers(0, 2**31), st.integers(1, 6))
+def test_forbidden_actions_have_no_part_in_a_policy_or_in_its_gradient(seed, n_allowed):
+    torch.manual_seed(seed)
+    logits = (100 * torch.randn(6)).requires_grad_()
+    mask = torch.randperm(6) < n_allowed
+    log_probs = allowed(logits, mask).log_softmax(-1)
+    torch.testing.assert_close(log_probs[mask], logits[mask].log_softmax(-1))
+    assert (log_probs.exp()[~mask] == 0).all()
+    entropy = -(log_probs.exp() * log_probs).sum()
+    expected = -(log_probs[mask].exp() * log_probs[mask]).sum()
+    torch.testing.assert_close(entropy, expected)
+    entropy.backward()
+    assert logits.grad.isfinite().all()
+    assert (logits.grad[~mask] == 0).all()
+    assert mask[allowed(logits - 200, mask).argmax()]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 
 from models import AGENTS, agent_class
 from models.memories import gpt
+from models.memories.check import examine
 from models.memories.lstm import Recurrent
 from tests import golden_data
 from tests.agents import small_config
@@ -22,9 +24,9 @@ from utils.errors import UserError
 N_FEATURES, WIDTH, MEM_LEN = 7, 12, 5
 T, N_ENVS = 12, 3
 SMALL = {"memory_width": WIDTH, "memory_heads": 2, "mem_len": MEM_LEN}
-GPT = {"model": "GPT", "memory_layers": 3}
+GPT: dict[str, Any] = {"model": "GPT", "memory_layers": 3}
 # Every memory of an agent, by its class's name, and some in another form.
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     kind.memory_class.__name__: {"model": name}
     for name, kind in ((name, agent_class(name)) for name in AGENTS.places)
     if hasattr(kind, "memory_class")
@@ -103,28 +105,8 @@ def test_acting_equals_unrolling_from_any_step_wherever_episodes_begin(
 
 
 @every_kind
-@given(is_first=STARTS)
-def test_an_episode_depends_neither_on_the_last_one_nor_on_its_neighbours(kind, is_first):
-    memory, x = build(kind), torch.randn(T, N_ENVS, N_FEATURES)
-    together, _ = play(memory, x, is_first)
-    for n in range(N_ENVS):
-        begin = max([0, *is_first[:, n].nonzero().flatten().tolist()])
-        own = slice(begin, None), slice(n, n + 1)
-        assert_same(together[own], play(memory, x[own], is_first[own])[0])
-
-
-@every_kind
-@given(is_first=STARTS, now=st.integers(1, T - 2))
-def test_a_saved_state_goes_on_as_its_original(kind, is_first, now):
-    memory, x = build(kind), torch.randn(T, N_ENVS, N_FEATURES)
-    state, other = memory.initial(N_ENVS), memory.initial(N_ENVS)
-    play(memory, x[:now], is_first[:now], state)
-    play(memory, x[now:], is_first[now:], other)  # its earlier content does not matter
-    other.load_state_dict(state.state_dict())
-    copied = state.copy()
-    expected, _ = play(memory, x[now:], is_first[now:], state)
-    for twin in (other, copied):
-        assert torch.equal(play(memory, x[now:], is_first[now:], twin)[0], expected)
+def test_a_users_checks_find_nothing(kind):
+    assert [check for check, found in examine(build(kind)).items() if not found.is_right] == []
 
 
 @every_kind

@@ -1,6 +1,7 @@
 """A server that suggests, against a real one on this machine: answers and failures."""
 
 import logging
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -144,6 +145,19 @@ def test_or_the_run_goes_on_without_and_rests_each_time_longer(suggester, caplog
     assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 3
 
 
+def test_a_closed_suggester_ends_its_thread_and_tries_no_more(suggester, monkeypatch):
+    with serving(Turns(500)) as turns:
+        found = suggester(turns, suggester_wait="no-goals", suggester_retries=20)
+        tried = threading.Event()
+        monkeypatch.setattr(server, "sleep", lambda _: tried.set() or threading.Event().wait(0.01))
+        n_before = threading.active_count()
+        found.suggest(SCENES[:1])
+        assert tried.wait(60)
+        found.close()
+        assert len(turns.asked) < 20
+    assert threading.active_count() <= n_before
+
+
 def test_the_budget_is_kept_retries_among_it(suggester, caplog):
     with serving(Turns(500, said(CHOP))) as turns:
         found = suggester(turns, suggester_budget=3)
@@ -161,8 +175,9 @@ def test_a_resumed_run_has_what_is_left_of_its_budget(suggester):
         state = killed.state_dict()
         killed.suggest(SCENES[1:2])  # after the checkpoint
         resumed = suggester(turns, suggester_budget=3)
+        resumed.suggest(SCENES[2:3])  # scenes that the run's own replace
         resumed.load_state_dict(state)
-        assert resumed.sent == 2
+        assert resumed.sent == 3
         assert resumed.suggest(SCENES) == [["chop tree"]] * 3 + [[]]
         alone = suggester(turns, suggester_budget=0)  # the cache
         assert alone.suggest(SCENES) == [["chop tree"]] * 3 + [[]]

@@ -6,8 +6,9 @@ import torch
 
 from benchmarks.language_models import PlainTransformerXL
 from models.language.files import find_model
-from models.language.load import load_language_model
+from models.language.load import describe_language_model, load_language_model
 from tests.published_models import GOLDEN, TRANSFORMER_XL, tiny_bert_folder
+from tests.tiny_decoders import WORDS
 from tests.token_streams import play, stream
 
 
@@ -76,6 +77,9 @@ N_ENVS = 2
 N_POSITIONS = 12
 
 
+ENCODERS = ["bert", "roberta", "distilbert"]
+
+
 @pytest.fixture
 def folder(tmp_path):
     return tiny_bert_folder(tmp_path, n_positions=N_POSITIONS)
@@ -88,11 +92,13 @@ def library_hidden(folder, tokens, visible):
         tokens: One episode per environment.  [N, T, D]
         visible: The tokens each token may see.  [T, T]
     """
-    from transformers import BertModel
+    from transformers import AutoModel
 
-    bert = BertModel.from_pretrained(folder, add_pooling_layer=False, attn_implementation="eager")
+    bert = AutoModel.from_pretrained(folder, attn_implementation="eager")
     mask = torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
     positions = torch.arange(tokens.shape[1]).clamp(max=N_POSITIONS - 1)
+    if bert.config.model_type == "roberta":
+        positions += bert.config.pad_token_id + 1
     with torch.no_grad():
         return bert.eval()(
             inputs_embeds=tokens,
@@ -113,8 +119,10 @@ def episode(n_tokens):
     return torch.randn(N_ENVS, n_tokens, 24, generator=torch.Generator().manual_seed(2))
 
 
+@pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize(("mem_len", "n_new"), [(4, 1), (4, 2), (4, 3), (11, 2), (11, 3), (30, 1)])
-def test_the_oldest_tokens_leave_the_window(folder, mem_len, n_new):
+def test_the_oldest_tokens_leave_the_window(name, folder, decoders, mem_len, n_new):
+    folder = decoders.get(name, folder)
     n_tokens = 36
     tokens = episode(n_tokens)
     window = min(mem_len + n_new, N_POSITIONS)
@@ -125,6 +133,15 @@ def test_the_oldest_tokens_leave_the_window(folder, mem_len, n_new):
     expected = library_hidden(folder, tokens, visible)
     found = read(load_language_model(folder, mem_len=mem_len), tokens, n_new)
     torch.testing.assert_close(found, expected[:, n_new - 1 :: n_new], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["roberta", "distilbert"])
+def test_other_encoders_are_described_and_tell_their_words(name, decoders):
+    assert describe_language_model(decoders[name]) == (name, 2, 24, len(WORDS), N_POSITIONS)
+    model = load_language_model(decoders[name], n_layer=1)
+    assert (model.n_layer, model.n_positions) == (1, N_POSITIONS)
+    assert model.vocabulary[3] == " word0"
+    torch.testing.assert_close(model.read_text(" word0 word5"), model.embed(torch.tensor([3, 8])))
 
 
 def test_old_names_of_the_normalisation_are_understood(folder):

@@ -1,4 +1,4 @@
-"""Small random decoders, written as the transformers library publishes them."""
+"""Small random decoders and a few others, written as the transformers library publishes them."""
 
 from pathlib import Path
 from typing import Any
@@ -29,21 +29,36 @@ DECODERS: dict[str, dict[str, Any]] = {
     "gemma3_text": GROUPED
     | {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
 }
+# None of these is a `Decoder`.
+OTHERS: dict[str, dict[str, Any]] = {
+    "mamba": {
+        **{"hidden_size": 24, "num_hidden_layers": 2, "expand": 2, "vocab_size": len(WORDS)},
+        **{"state_size": 5, "conv_kernel": 4, "time_step_rank": 3, "use_bias": True},
+    },
+    "roberta": SIZES
+    | {"max_position_embeddings": N_POSITIONS + 2, "type_vocab_size": 1, "pad_token_id": 1},
+    "distilbert": {
+        **{"dim": 24, "n_layers": 2, "n_heads": 6, "hidden_dim": 40, "vocab_size": len(WORDS)},
+        "max_position_embeddings": N_POSITIONS,
+    },
+}
 
 
 def tiny_decoder_folder(folder: Path, model_type: str, **options: Any) -> Path:
-    """Write a random decoder of width 24 into the folder and return it.
+    """Write a random language model of width 24 into the folder and return it.
 
     Args:
         folder: Made where missing.
-        model_type: A key of DECODERS.
+        model_type: A key of DECODERS or OTHERS.
         options: Passed on to the library's `save_pretrained`.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
     torch.manual_seed(6)
-    config = AutoConfig.for_model(model_type, **DECODERS[model_type])
-    model = AutoModelForCausalLM.from_config(config)
+    config = AutoConfig.for_model(model_type, **(DECODERS | OTHERS)[model_type])
+    is_encoder = model_type in ("roberta", "distilbert")
+    kind: Any = AutoModelForMaskedLM if is_encoder else AutoModelForCausalLM
+    model = kind.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():  # far from 0 and 1, so that all of them count
             parameter.add_(0.2 * torch.randn_like(parameter))

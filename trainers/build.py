@@ -4,7 +4,7 @@ This file alone knows all parts by name: it hands the registries to the settings
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions
 from models.agent import Agent
 from models.baselines import RandomAgent
+from models.memories.check import refuse_broken
 from models.tile_reader import load_tile_reader, with_tile_reader
 from rewards.curiosity import CURIOSITIES, CuriositySettings, build_curiosity
 from rewards.goals import GoalRewards, GoalSettings, with_goals
@@ -55,7 +56,6 @@ GUIDE = "guide"  # the setting of learners with an agent that explores for them
 
 
 def validate_config(config: Any) -> list[str]:
-    """Return one line for every pair of settings that cannot both hold in this run."""
     goals = goal_contradictions(config)
     if not (LEARNERS.known_as(config.algorithm) and AGENTS.known_as(config.model)):
         return goals
@@ -108,18 +108,18 @@ def open_env(
     A vector of environments that is given by the user is not closed. `drawn` prefers environments
     that can be drawn whole to faster ones.
     """
-    stays_open = is_given_vector(config.env)
-    env = make_vector_env(config, seed, drawn)
-    try:
-        yield with_goals(with_tile_reader(env), config)
-    finally:
-        if not stays_open:
-            env.close()
+    with ExitStack() as stack:
+        env = make_vector_env(config, seed, drawn)
+        if not is_given_vector(config.env):
+            stack.callback(env.close)
+        opened = with_goals(with_tile_reader(env), config)
+        if isinstance(opened, GoalRewards):
+            stack.callback(opened.suggester.close)
+        yield opened
 
 
 @contextmanager
 def build_evaluation(config: RunSettings) -> Iterator[GreedyEvaluation | None]:
-    """Open environments for greedy evaluations while training, if the settings ask for these."""
     if not config.eval_steps:
         yield None
         return
@@ -141,6 +141,7 @@ def build_learner(
     `share` are the settings and `env` the environments of this rank; `trust` is for the guide.
     """
     # Checked for the whole run already, but a rank's minibatches come from its own share.
+    refuse_broken(agent, config.model)
     learner_of = LEARNERS.find(config.algorithm)
     problems = learner_of.validate_config(share, AGENTS.find(share.model))
     if problems:
@@ -181,7 +182,6 @@ def player_config(
     overrides: Sequence[str] = (),
     random: bool = False,
 ) -> Config:
-    """Return the settings to play a checkpoint's agent with, or a random one in its environment."""
     config = played_config(checkpoint, path, trust, overrides)
     agent = AGENTS.find(config.model)
     if not random:

@@ -377,7 +377,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def recorded_sha256(path: Path) -> str:
-    """Return the sha256 in a checkpoint's first line."""
     with path.open("rb") as file:
         return file.readline(len(UNWRITTEN)).split()[-1].decode()
 
@@ -501,13 +500,11 @@ class WarmStart(NamedTuple):
 
     @classmethod
     def named(cls, path: Path) -> "WarmStart":
-        """Find the checkpoint that a user means by a run folder or a file."""
         file = find_checkpoint(path, INIT_FROM)
         return cls(str(file.resolve()), recorded_sha256(file), load_checkpoint(file)["env_steps"])
 
     @classmethod
     def recorded(cls, facts: Mapping[str, Any]) -> "WarmStart":
-        """Read the entry of run.json."""
         checkpoint, sha256, env_steps = (facts.get(name) for name in cls._fields)
         return cls(str(checkpoint), str(sha256), int(env_steps or 0))
 

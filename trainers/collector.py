@@ -58,7 +58,6 @@ class Collector:
         self._memory: Memory | None = None
 
     def begin(self, seed: int) -> None:
-        """Open an episode in every environment, with an empty memory."""
         rank = self.ranks.rank
         options = {"first_env": rank * self.env.num_envs} if rank else None
         observations, _ = self.env.reset(seed=seed, options=options)
@@ -69,7 +68,6 @@ class Collector:
         self._memory = agent.initial_memory(self.env.num_envs)
 
     def step(self) -> Transition:
-        """Let the learner act once in every environment and observe the transition."""
         percept, memory = self.percept, self._memory
         assert percept is not None, "begin() opens the episodes"
         assert memory is not None, "begin() makes the memory"
@@ -97,7 +95,6 @@ class Collector:
         return transition
 
     def tell_first(self) -> None:
-        """Send the statistics of ended episodes to the first rank."""
         if self.ranks.size == 1:
             return
         untold: list[Any] = [tuple(episode) for episode in self._untold]
@@ -113,7 +110,6 @@ class Collector:
         return float(np.mean([episode.episode_return for episode in self.episodes]))
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the last episodes, and the environments' own."""
         returns = [episode.episode_return for episode in self.episodes]
         lengths = [episode.length for episode in self.episodes]
         # The published figure: zeros stand in for episodes until as many as N have ended.
@@ -164,7 +160,7 @@ class Collector:
         if self.scaling is not None:
             self.scaling.load_state_dict(state["scaling"])
         assert self._memory is not None, "episodes have begun"
-        is_lost = not (state["resumable"] and self.env.load_state_dict(state["env"]))
+        is_lost = not (self.env.load_state_dict(state["env"]) and state["resumable"])
         if any(self.ranks.all_reduce_max(is_lost)):  # all ranks go on, or none
             self.begin(seed)
             assert self.percept is not None, "episodes have begun"
@@ -180,7 +176,6 @@ class Collector:
     def _following(
         self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: dict[str, Any]
     ) -> AgentInput:
-        """Return the agent's next input as if no episode had begun."""
         assert self.percept is not None, "a step has been taken"
         if not ended.any():
             return self.percept

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from models.agent import QAgent, SequenceBatch, Step
+from models.observations import AgentInput
 from trainers.losses import double_q_targets, follow, gather_q, masked_mean, reduced_precision
 from trainers.off_policy import (
     DoubleDqnSettings,
@@ -57,11 +58,11 @@ class DQN(OffPolicyLearner):
         n_falling = config.exploration_fraction * (config.n_steps - self.n_warmup_steps)
         return epsilon_after(n_explored, n_falling, 1.0, final)
 
-    def explore(self, step: Step) -> Step:
+    def explore(self, step: Step, percept: AgentInput) -> Step:
         # Environments step together, so epsilon falls by one step from each to the next.
-        n_envs = len(step.actions)
+        n_envs = percept.n_envs
         epsilons = [self.epsilon_after(self.n_explored + n) for n in range(n_envs)]
-        drawn = self.random_actions(n_envs)
+        drawn = self.random_actions(percept)
         return step._replace(actions=epsilon_greedy(step.actions, drawn, epsilons))
 
     def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:

@@ -133,7 +133,6 @@ class EllmDQN(Learner):
         return self._n_since_row >= self.config.log_steps or self.n_seen >= self.config.n_steps
 
     def epsilon_at(self, n_seen: int) -> float:
-        """Return epsilon after n_seen environment steps."""
         config = self.config
         began = self.first_reward_step if config.decay_after_reward else 0
         final = EPSILON_FINAL if config.epsilon_final is None else config.epsilon_final
@@ -200,7 +199,6 @@ class EllmDQN(Learner):
         }
 
     def learn(self, steps: FrameSteps) -> dict[str, Tensor]:
-        """Take one gradient step and return its metrics."""
         config, agent = self.config, self.agent
 
         # R = sum_{k<n} gamma^k r_{t+k}; an intrinsic reward sees the n steps as one.

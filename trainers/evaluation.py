@@ -67,7 +67,6 @@ class Episode(NamedTuple):
 
     @classmethod
     def ended(cls, statistics: Mapping[str, np.ndarray], n: np.integer) -> "Episode":
-        """Return the episode that has ended in environment n, from `info["episode"]`."""
         return cls.of(
             *(statistics[name][n] for name in ("r", "l", "success") if name in statistics)
         )
@@ -147,8 +146,7 @@ def evaluate(
 
 
 def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
-    """Return observations under their names in a recording.  [N, ...]"""
-    images, vectors, text = observations
+    images, vectors, text, masks, _ = observations
     seen = {}
     if images is not None:
         seen["observations"] = images.cpu().numpy()
@@ -156,6 +154,8 @@ def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
         seen["vectors" if seen else "observations"] = vectors.cpu().numpy()
     if text is not None:
         seen["text"] = agent.reader.sentences.texts(text)
+    if masks is not None:
+        seen["action_masks"] = masks.cpu().numpy()
     return seen
 
 

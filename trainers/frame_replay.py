@@ -184,7 +184,6 @@ class FrameLog:
         return [self._path(begin) for begin in begins]
 
     def save(self) -> dict[str, Any]:
-        """Bring everything onto the disk, and return the state."""
         self.flush()
         if not self._is_synced:
             with self._path(self._begin_of(self.n_written - 1)).open("rb") as file:
@@ -201,7 +200,7 @@ class FrameLog:
         return files
 
     def load(self, state: dict[str, Any], files: SavedFiles) -> None:
-        """Restore a state from `save`, whose files have been compared with their checksums.
+        """Restore a state from `save`; its files have been compared with their checksums.
 
         Raises:
             ValueError: it is no such state.
@@ -257,7 +256,6 @@ class FrameReplay:
     def add(
         self, observations: Observations, actions: Tensor, rewards: Tensor, ended: Tensor
     ) -> None:
-        """Store one step of N environments; `ended` says where it was an episode's last."""
         rows = self._rows(observations)
         rows["actions"], rows["rewards"] = actions.cpu().numpy(), rewards.cpu().numpy()
         rows["not_done"] = ~ended.cpu().numpy()
@@ -281,7 +279,6 @@ class FrameReplay:
             self._kept.remove_unnamed(given_up)
 
     def begin(self) -> None:
-        """Begin an episode in every environment, and give up the running ones."""
         self._begins = [log.n_written for log in self.logs]
 
     def sample(self, n_samples: int) -> FrameSteps:
@@ -309,7 +306,6 @@ class FrameReplay:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Bring all rows onto the disk and return the state."""
         logs = [log.save() for log in self.logs]
         if self.folder.is_dir():
             sync_folder(self.folder)
@@ -349,7 +345,6 @@ class FrameReplay:
         return np.maximum(np.arange(step - self.frame_stack + 1, step + 1), 0)
 
     def _rows(self, observations: Observations) -> np.ndarray:
-        """Return rows of observations, all else 0."""
         rows = np.zeros(len(observations.any()), self.dtype)
         for name, kind in observations.tensors().items():
             rows[name] = kind.cpu().numpy()

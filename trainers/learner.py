@@ -122,8 +122,6 @@ class Reward(Protocol):
 
 
 class MeanMetrics:
-    """Running means of metrics over gradient steps."""
-
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._n_steps = 0

@@ -127,8 +127,7 @@ class OffPolicyLearner(Learner):
     def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         """Take one gradient step and return its metrics."""
 
-    def explore(self, step: Step) -> Step:
-        """Apply exploration to the chosen actions."""
+    def explore(self, step: Step, percept: AgentInput) -> Step:
         return step
 
     def add_optimizer(
@@ -179,12 +178,15 @@ class OffPolicyLearner(Learner):
         # In the warm-up, too, the agent acts: its memory has to read every step.
         step = self.agent.act(percept, memory)
         if self.is_warming_up:
-            return step._replace(actions=self.random_actions(percept.n_envs))
-        return self.explore(step)
+            return step._replace(actions=self.random_actions(percept))
+        return self.explore(step, percept)
 
-    def random_actions(self, n_envs: int) -> Tensor:
-        """Return uniform actions.  [N] int64"""
-        return torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
+    def random_actions(self, percept: AgentInput) -> Tensor:
+        """Return uniform actions among those that are allowed.  [N] int64"""
+        masks = percept.observations.action_masks
+        if masks is not None:
+            return torch.multinomial(masks.float(), 1).squeeze(-1)
+        return torch.randint(self.agent.n_actions, (percept.n_envs,), device=self.agent.device)
 
     def observe(self, transition: Transition) -> None:
         percept, step = transition.percept, transition.step
@@ -241,7 +243,6 @@ class OffPolicyLearner(Learner):
         return metrics
 
     def empty_metrics(self) -> dict[str, float]:
-        """Return the metrics of an update without a gradient step: NaN under every name."""
         rewarded = () if self.reward is None else self.reward.metrics
         return dict.fromkeys((*(f"train/{name}" for name in self.logged), *rewarded), math.nan)
 
@@ -292,7 +293,6 @@ class OffPolicyLearner(Learner):
             self.running.load_state_dict(state["running"], like)
 
     def _rewarded(self, sequences: SequenceBatch) -> tuple[SequenceBatch, dict[str, Tensor]]:
-        """Replace the rewards of the steps that count by the intrinsic ones; return its metrics."""
         if self.reward is None:
             return sequences, {}
         counted = sequences.mask.flatten().nonzero().squeeze(-1)

@@ -234,7 +234,6 @@ class PPO(Learner):
         self.past, self._memory_is_stale = ContextWindow.of(past, self.agent.device), True
 
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
-        """Yield minibatches of samples or sequences in an order; as many on every rank."""
         config, ranks = self.config, self.ranks
         if not self.agent.sequential:
             samples = order.to(self.agent.device)
@@ -247,7 +246,6 @@ class PPO(Learner):
         return map(rollout.sequence_batch, order.tensor_split(n_batches))
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
-        """Take one gradient step and return its metrics, without waiting for the device."""
         config = self.config
         result = self.agent.evaluate(batch)
 
@@ -287,7 +285,6 @@ class PPO(Learner):
     def _first_not_finite(
         self, rollout: Rollout, orders: list[Tensor], logged: list[dict[str, Tensor]]
     ) -> dict[str, Any]:
-        """Return the first minibatch with a loss or gradient that was not finite, cut again."""
         sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
         bad = (~sums.isfinite()).nonzero()
         first = int(bad[0]) if len(bad) else 0  # it may be another rank that has one

@@ -106,7 +106,6 @@ class Ranks:
         return -(-n // self.size)
 
     def own_name(self, name: str) -> str:
-        """Return the name of this rank's own file or folder in the run folder."""
         return name if self.first else f"{name}.rank{self.rank}"
 
     def synchronize(self, agent: Agent, config: Config) -> None:
@@ -161,7 +160,6 @@ class Ranks:
         return norm
 
     def average(self, numbers: Mapping[str, float]) -> dict[str, float]:
-        """Return the means over all ranks, which have the same names."""
         if self.size == 1:
             return dict(numbers)
         values = torch.tensor(list(numbers.values()), dtype=torch.float64)
@@ -291,7 +289,6 @@ def _shared_memory(n_bytes: int, rank: int) -> mmap.mmap:
 
 
 def _check_started_by_torchrun() -> None:
-    """Raise UserError unless torchrun's environment variables are complete."""
     wrong = [name for name in WHOLE if not os.environ.get(name, "").isdecimal()]
     wrong += [name for name in ("MASTER_ADDR",) if not os.environ.get(name)]
     if not wrong and int(os.environ["RANK"]) >= int(os.environ["WORLD_SIZE"]):
@@ -306,7 +303,6 @@ def _check_started_by_torchrun() -> None:
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Turn the loss of another rank into one line."""
     try:
         yield
     except RuntimeError as error:

@@ -63,7 +63,6 @@ class ContextWindow(NamedTuple):
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor], device: torch.device) -> "ContextWindow":
-        """Restore the steps from `tensors`."""
         here = {name: kind.to(device) for name, kind in tensors.items()}
         is_first, context = here.pop("starts"), here.pop("context")
         return cls(Observations(**here), is_first, context)
@@ -193,7 +192,6 @@ class Rollout:
         return Transitions(observations, context, actions, rewards, self.is_first)
 
     def estimate(self, gamma: float, gae_lambda: float) -> None:
-        """Compute advantages and returns."""
         rewards = self.rewards + self.beyond
         self.advantages = generalized_advantages(
             rewards, self.values, self.bootstrap, self.continues, gamma, gae_lambda
@@ -235,6 +233,7 @@ class Rollout:
     def batch(self, samples: Tensor) -> Batch:
         """Return a batch of samples, numbers [B]."""
         n, t = samples // self.n_steps, samples % self.n_steps
+        masks = self.observations.action_masks
         return Batch(
             observations=self._batch_of_all.select((self.n_past + t) * self.n_envs + n),
             actions=self.actions[t, n],
@@ -243,6 +242,7 @@ class Rollout:
             advantages=self.advantages[t, n],
             returns=self.returns[t, n],
             context=self.context[t, n],
+            action_masks=None if masks is None else masks[t, n],
         )
 
 

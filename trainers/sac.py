@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.agent import Agent, SacAgent, SequenceBatch
+from models.agent import Agent, SacAgent, SequenceBatch, allowed
 from trainers.losses import Policy, follow, gather_q, masked_mean, soft_targets
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from utils.settings import setting
@@ -127,7 +127,7 @@ class SAC(OffPolicyLearner):
         values = self.critic(sequences, features)
         with torch.no_grad():
             targets = self.target(sequences, features)
-        logits = agent.policy(features)
+        logits = allowed(agent.policy(features), sequences.action_masks)
         critic_loss, logged = self._critic_loss(sequences, logits, values, targets)
         memory = agent.body.memory_parameters()
         parts: dict[str, Iterable[Tensor]]
@@ -150,7 +150,10 @@ class SAC(OffPolicyLearner):
 
         # L = -alpha (target - H): the temperature rises where the entropy is below its target.
         if config.learn_temperature:
-            wanted = config.target_entropy * math.log(agent.n_actions)
+            most: Tensor | float = math.log(agent.n_actions)
+            if sequences.action_masks is not None:
+                most = masked_mean(sequences.action_masks[:-1].sum(-1).clamp(min=1).log(), mask)
+            wanted = config.target_entropy * most
             self.gradient_step("temperature", -self.log_temperature.exp() * (wanted - entropy), {})
 
         # target <- (1 - tau) target + tau critics

@@ -237,7 +237,7 @@ class ReplayFiles:
         return {"files": files, "capacity": replay.capacity, "n_written": replay.n_written}
 
     def load(self, replay: Replay, state: dict[str, Any]) -> None:
-        """Fill a replay from the files of a state, whose checksums have been compared."""
+        """Fill a replay from the files of a state; their checksums have been compared."""
         parts = ((_first_row(name), load_saved(self.folder / name)) for name in state["files"])
         replay.load(parts, state["n_written"])
         self._note(state["files"], replay.n_written)

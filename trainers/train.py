@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from tqdm import tqdm
 
 from trainers.checkpoint import (
@@ -32,8 +33,9 @@ from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, Metrics
 from utils.run_folder import mark_finished, record_resume, resume_command
 from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
+from utils.settings import own_choices
 from utils.starting import cli_command
-from utils.user_modules import GIVEN, is_named
+from utils.user_modules import GIVEN
 
 BAD_MINIBATCH = "bad_minibatch.pt"
 # Parts of a checkpoint that have another size in every run; their own loaders check them.
@@ -290,7 +292,7 @@ class Run:
             except UserError as error:  # of its own environments: no other rank can say it
                 raise RunError(f"rank {self.ranks.rank}: {error}") from error
             return
-        with guarded(folder, self.config.model):
+        with guarded(folder, own_choices(asdict(self.config))):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
                 yield writer
             mark_finished(folder)
@@ -307,8 +309,8 @@ class Log(io.TextIOBase):
 
 
 @contextmanager
-def guarded(folder: Path, model: str = "") -> Iterator[None]:
-    """Turn a fatal error of the run in this folder, or of the user's `model`, into one line."""
+def guarded(folder: Path, own: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Turn a fatal error of the run in this folder into one line; `own`: the user's classes."""
     kept = f"{folder} keeps the run's last checkpoint. Mend the"
     go_on = f"then go on with: {resume_command(folder)}"
     try:
@@ -329,9 +331,10 @@ def guarded(folder: Path, model: str = "") -> Iterator[None]:
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
         place = error.filename or folder
         raise RunError(f"{place}: {error.strerror or error}. Then{go_on[4:]}") from None
-    except (UserError, RunError, Interrupted, MemoryError):
+    except (UserError, RunError, Interrupted, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever its author did
-        if not is_named(model):
+        if not own:
             raise
-        raise UserError(f"model: {model} raised {told(error)}. {kept} agent, {go_on}") from error
+        names = ", ".join(f"{setting}: {name}" for setting, name in own.items())
+        raise UserError(f"{names} raised {told(error)}. {kept} class, {go_on}") from error

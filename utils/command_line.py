@@ -37,7 +37,7 @@ class StoreOnce(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are UserErrors, so that they read like all others."""
+    """An argument parser that raises UserErrors, so that its errors read like all others."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -48,7 +48,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_var(parser: argparse.ArgumentParser, meaning: str, metavar: str = "KEY=VALUE") -> None:
-    """Add the option by which settings are given, under their earlier names, too."""
     many: dict[str, Any] = {"action": "append", "default": [], "type": present_text}
     parser.add_argument("--var", metavar=metavar, help=meaning, **many)
 

@@ -48,7 +48,7 @@ def escape(text: str) -> str:
 
 
 class EnvFault(UserError):
-    """What an environment did wrong while it was reset or stepped."""
+    """A fault of an environment while it was reset or stepped."""
 
 
 class RunError(Exception):

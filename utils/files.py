@@ -30,8 +30,7 @@ LONGEST_NAME = 255  # bytes that file systems allow for one name
 def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BufferedRandom]:
     """Open a file beside `path` that takes its place once everything is on the disk.
 
-    Whatever interrupts the writing leaves `path` as it was. Its present file is kept as `previous`,
-    if that is given.
+    An interrupted writing leaves `path` as it was. Its file is kept as `previous`, if given.
     """
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)  # the rest of a killed process, or a link to elsewhere

@@ -172,7 +172,6 @@ def resume_command(folder: Path, n_ranks: int | None = None) -> str:
 
 
 def load_run_config(folder: Path, trust: bool = False) -> Config:
-    """Return the settings of an earlier run, with `trust` also those that name foreign code."""
     path = folder / SETTINGS
     if not path.is_file():
         raise UserError(f"{folder}: not a run folder, it has no {SETTINGS}. Name one of main.py's")
@@ -180,7 +179,6 @@ def load_run_config(folder: Path, trust: bool = False) -> Config:
 
 
 def init_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Return the checkpoint that a run began with, from run.json; None for a fresh agent."""
     found = description_of(folder).get(INIT_FROM)
     return found if isinstance(found, dict) else None
 
@@ -385,7 +383,6 @@ def description_of(folder: Path) -> dict[str, Any]:
 
 
 def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
-    """Return the folder and sha256 of the user's own code that a run names, by module."""
     modules = named_modules(dataclasses.asdict(config)).values()
     folders = {module: folder for module in modules if (folder := module_folder(module))}
     return {
@@ -395,7 +392,6 @@ def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
 
 
 def begun_here(config: Config, description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the proof, for run.json, that this user has begun the run here."""
     modules = describe_user_modules(config)
     _make_key()
     signature = _signature(dataclasses.asdict(config), modules, description)

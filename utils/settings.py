@@ -608,7 +608,6 @@ class Override(NamedTuple):
 
 
 def override(source: str, name: str, value: Any) -> Override:
-    """Return a setting that somebody gave, under its present name; an earlier one is told."""
     ((present, now),) = present_settings({name: value}).items()
     if (present, now) != (name, value):
         log.warning(f"{escape(source)}: {name}={shown(value)} is {present}={shown(now)} now")
@@ -616,14 +615,12 @@ def override(source: str, name: str, value: Any) -> Override:
 
 
 def present_text(text: str) -> str:
-    """Return KEY=VALUE of a command line under the setting's present name."""
     name, equals, value = text.partition("=")
     one = override(f"--var {shortened(text)}", name, value)
     return f"{one.name}{equals}{one.value}"
 
 
 def present_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under their present names."""
     if values.get("algorithm") == "NStepDQN":
         values = {**values, "algorithm": "EllmDQN"}
     return {RENAMED.get(name, name): value for name, value in values.items()}

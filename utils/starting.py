@@ -49,7 +49,6 @@ def is_started(main_file: str | None) -> bool:
 
 
 def cli_command(program: str) -> list[str]:
-    """Return the words that start one of the programs, as this one was started."""
     started = Path(sys.argv[0])
     if started.name in COMMANDS.values():
         return [COMMANDS[program]]
@@ -77,7 +76,7 @@ def number_of_threads(given: int | None) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let sums be taken in the same order whatever the number of threads otherwise."""
+    """Let sums be taken in one order, for any number of threads elsewhere."""
     import torch
 
     before = torch.get_num_threads()

@@ -4,7 +4,7 @@ To import a module is to run it. Modules that a user names are looked for in the
 too; those of a stored run are imported only as utils/run_folder.py allows.
 
 The user's modules may have the names of ours, and `sys.modules` has one place for both. Ours stand
-there, and lend the user's whatever they lack: `envs.corridor` comes from the user's folder envs/,
+there, and lend the user's names that they lack: `envs.corridor` comes from the user's folder envs/,
 `from utils import mean` from the user's utils.py.
 """
 
@@ -12,7 +12,8 @@ import hashlib
 import importlib
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import distribution, packages_distributions
 from importlib.util import find_spec, module_from_spec
@@ -71,6 +72,20 @@ def imported(setting: str, module: str) -> ModuleType:
         raise UserError(f"{setting}: {why}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{setting}: importing {module} raised {told(error)}") from error
+
+
+@contextmanager
+def making(setting: str, name: str) -> Iterator[None]:
+    """Tell an error of a class of the user's own, while it is made, in one line."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        if not is_named(name):
+            raise
+        raise UserError(
+            f"{setting}: making {name} raised {told(error)}. Settings that it takes, also those of "
+            "its encoder, have to be in its `reads` (docs/extending.md)"
+        ) from error
 
 
 def advice(error: BaseException) -> str:
@@ -140,7 +155,6 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def import_module(module: str) -> ModuleType:
-    """Import a module that a setting names: the user's where ours has the same name."""
     return _OURS_FIRST.module_of_theirs(module) or importlib.import_module(module)
 
 
@@ -191,7 +205,7 @@ class _OursFirst:
 
 
 class _Lending(SourceFileLoader):
-    """Loads a module of ours, which then lends what it lacks from the user's of its name."""
+    """Loads a module of ours, which lends names it lacks from the user's module."""
 
     def exec_module(self, module: ModuleType) -> None:
         lend(module)

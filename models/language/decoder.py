@@ -4,7 +4,7 @@ The library computes, with its own attention; the slots of a `KVCache` take the 
 cache, a mask hides ended episodes, and every environment counts positions from its episode's start.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -12,13 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_MAPPING,
-)
+from transformers.models.auto import modeling_auto as auto
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
@@ -28,11 +22,22 @@ from models.language.language_model import LanguageModel
 from models.language.layers import DenseEmbeddings, FrozenLinear
 from utils.errors import UserError
 
-# The library's types of language models without those that encode, or encode and decode.
-DECODERS = (
-    set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    - set(MODEL_FOR_MASKED_LM_MAPPING_NAMES)
-    - set(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
+# Families of the library that are no memory here, and why; the first that holds a type counts.
+REFUSED: tuple[tuple[Collection[str], str], ...] = (
+    (("falcon_mamba", "mamba2", "rwkv", "xlstm"), "is recurrent in another way than mamba"),
+    (
+        (*auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, "whisper"),
+        "has an encoder, which reads a whole text at once, and an episode comes token by token",
+    ),
+    (
+        auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        "is an encoder of another build than bert, roberta and distilbert",
+    ),
+    (auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, "reads images, not tokens"),
+    (auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, "reads images besides tokens"),
+)
+DECODERS = {*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}.difference(
+    ["mamba"], *(types for types, _ in REFUSED)
 )
 CHANGING_ROTATIONS = {"dynamic", "longrope"}
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -73,8 +78,9 @@ def sliding_window_of(config: PreTrainedConfig, name: str) -> dict[str, int | No
     kinds = set(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
     if kinds - {FULL, SLIDING}:
         raise UserError(
-            f"language model '{name}': config.json has layers of type "
-            f"{', '.join(sorted(kinds - {FULL, SLIDING}))}, supported are {FULL}, {SLIDING}."
+            f"language model '{name}': model_type '{config.model_type}' has layers of type "
+            f"{', '.join(sorted(kinds - {FULL, SLIDING}))}, which keep other things than keys and "
+            f"values. Supported are {FULL}, {SLIDING}."
         )
     return {kind: window if kind == SLIDING else None for kind in sorted(kinds)}
 
@@ -83,7 +89,7 @@ def load_published(
     name: str, weights: dict[str, Tensor], config: PreTrainedConfig, with_head: bool = False
 ) -> PreTrainedModel:
     """Return the model in its published type, `with_head` for the logits of the next token."""
-    kinds: Any = MODEL_FOR_CAUSAL_LM_MAPPING if with_head else MODEL_MAPPING
+    kinds: Any = auto.MODEL_FOR_CAUSAL_LM_MAPPING if with_head else auto.MODEL_MAPPING
     # The fused attention would leave out the cap of the scores.
     attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
     try:
@@ -164,7 +170,7 @@ class Decoder(LanguageModel):
 
     def __init__(self, published: ModelFiles, mem_len: int, n_layer: int | None = None) -> None:
         super().__init__(published, mem_len)
-        config = configuration(published.config(), self.name)
+        config = configuration(self.config, self.name)
         self.n_positions = positions_of(config, self.name)
         if n_layer is not None:
             config.num_hidden_layers = n_layer

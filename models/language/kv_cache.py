@@ -1,11 +1,12 @@
 """Keys and values of the tokens of every running episode, for any frozen causal transformer."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from models.agent import Memory
 from utils.settings import Part, setting
 
 WIDER = 64  # slots a ring grows by
@@ -110,7 +111,43 @@ class Foreseen(NamedTuple):
     hidden: Tensor  # [N, D]
 
 
-class KVCache:
+class EpisodeMemory(Memory):
+    """The tokens that a language model has read of N running episodes.
+
+    Attributes:
+        ages: Tokens in the running episode of each environment.  [N]
+        foreseen: The result of a look ahead, whose tokens `advance` would keep.
+    """
+
+    ages: Tensor
+    foreseen: Foreseen | None = None
+
+    @property
+    def n_envs(self) -> int:
+        """N."""
+        return len(self.ages)
+
+    def current_ages(self, is_first: Tensor) -> Tensor:
+        """Return the ages, 0 where `is_first` [N] marks a new episode.  [N]"""
+        if is_first.shape != self.ages.shape:
+            raise ValueError(f"starts {tuple(is_first.shape)} for a memory of {self.n_envs}")
+        return self.ages.masked_fill(is_first.to(self.ages.device), 0)
+
+    def recall(self, tokens: Tensor, ages: Tensor) -> Tensor | None:
+        """Return the hidden states [N, D] if the last look ahead was at exactly these tokens."""
+        seen = self.foreseen
+        if seen is None or seen.tokens.shape != tokens.shape:
+            return None
+        same = torch.equal(seen.tokens, tokens) and torch.equal(seen.ages, ages)
+        return seen.hidden if same else None
+
+    def advance(self, n_new: int, ages: Tensor) -> None:
+        """Keep the K tokens that were read last; `ages` are from `current_ages`."""
+        self.foreseen = None
+        self.ages = ages + n_new
+
+
+class KVCache(EpisodeMemory):
     """A ring of slots per layer, written at one position shared by all environments.
 
     Each environment has the number of tokens of its episode, its age: older slots belong to ended
@@ -121,14 +158,10 @@ class KVCache:
 
     Attributes:
         keys, values: The slots.  [L, H*N, at least R, d]
-        ages: Tokens in the running episode of each environment.  [N]
         n_past: The number of past tokens that are kept.
         n_slots: R, the slots in the ring.
         position: The slot that is written next, 0..R-1.
-        foreseen: The result of a look ahead, whose tokens lie in the next slots.
     """
-
-    foreseen: Foreseen | None = None
 
     def __init__(
         self, keys: Tensor, values: Tensor, ages: Tensor, n_past: int, n_slots: int = 1
@@ -146,17 +179,6 @@ class KVCache:
         ages = torch.zeros(n_envs, dtype=torch.long, device=device)
         keys, values = torch.empty(shape, device=device), torch.empty(shape, device=device)
         return cls(keys, values, ages, n_past)
-
-    @property
-    def n_envs(self) -> int:
-        """N."""
-        return len(self.ages)
-
-    def current_ages(self, is_first: Tensor) -> Tensor:
-        """Return the ages, 0 where `is_first` [N] marks a new episode.  [N]"""
-        if is_first.shape != self.ages.shape:
-            raise ValueError(f"starts {tuple(is_first.shape)} for a memory of {self.n_envs}")
-        return self.ages.masked_fill(is_first.to(self.ages.device), 0)
 
     def windows(self, ages: Tensor, n_visible: int, n_new: int) -> list[CacheView]:
         """Return every layer's view of the past and of K new tokens, without copying a slot.
@@ -185,9 +207,7 @@ class KVCache:
         ]
 
     def advance(self, n_new: int, ages: Tensor) -> None:
-        """Keep the K tokens that were written last; `ages` are from `current_ages`."""
-        self.foreseen = None
-        self.ages = ages + n_new
+        super().advance(n_new, ages)
         self.position = (self.position + n_new) % self.n_slots
 
     def make_room(self, n_new: int) -> None:
@@ -206,18 +226,10 @@ class KVCache:
         self.values.zero_()
         self.load_state_dict(state)
 
-    def recall(self, tokens: Tensor, ages: Tensor) -> Tensor | None:
-        """Return the hidden states [N, D] if the last look ahead was at exactly these tokens."""
-        seen = self.foreseen
-        if seen is None or seen.tokens.shape != tokens.shape:
-            return None
-        same = torch.equal(seen.tokens, tokens) and torch.equal(seen.ages, ages)
-        return seen.hidden if same else None
-
-    def copy(self) -> "KVCache":
+    def copy(self) -> Self:
         ring = slice(0, self.n_slots)
         tensors = self.keys[:, :, ring].clone(), self.values[:, :, ring].clone(), self.ages.clone()
-        twin = KVCache(*tensors, self.n_past, self.n_slots)
+        twin = type(self)(*tensors, self.n_past, self.n_slots)
         twin.position = self.position
         return twin
 
@@ -233,7 +245,6 @@ class KVCache:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Load a memory of the same language model, mem_len and number of envs."""
         n_tokens = state["keys"].shape[2]
         position, n_slots = int(state["position"]), int(state["n_slots"])
         fits = (

@@ -2,16 +2,17 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from models.language.files import ModelFiles
-from models.language.kv_cache import CacheView, Foreseen, KVCache
+from models.language.kv_cache import CacheView, EpisodeMemory, Foreseen, KVCache
 from models.language.layers import FrozenLinear, TokenEmbeddings
+from utils.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,8 @@ log = logging.getLogger(__name__)
 class LanguageModel(nn.Module):
     """A frozen causal language model that reads token vectors and keeps their keys and values.
 
-    The memory belongs to the caller and is advanced in place; the model itself never changes.
+    A recurrent one keeps a state instead, and has no attention. The memory belongs to the caller
+    and is advanced in place; the model itself never changes.
 
     Attributes:
         embeddings: The vectors of the model's own tokens, as its first layer reads them.
@@ -28,7 +30,12 @@ class LanguageModel(nn.Module):
         n_positions: P, the pretrained positions; None where they have no end.
         mem_len: M, the number of tokens that are remembered.
         dtype: Of the products with the weights.
+        supported: The allowed values of settings in config.json that change the mathematics; the
+            first by default.
     """
+
+    has_attention: ClassVar[bool] = True
+    supported: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     embeddings: TokenEmbeddings
     n_layer: int
@@ -41,6 +48,13 @@ class LanguageModel(nn.Module):
         self.name = published.name
         self.mem_len = mem_len
         self.dtype = torch.float32
+        self.config = published.config()
+        for key, values in self.supported.items():
+            if (given := self.config.get(key, values[0])) not in values:
+                raise UserError(
+                    f"language model '{self.name}': config.json has {key}={given}, "
+                    f"supported is {key}={' or '.join(map(str, values))}."
+                )
 
     @property
     def device(self) -> torch.device:
@@ -66,7 +80,7 @@ class LanguageModel(nn.Module):
         """The sha256 of the weights' files."""
         return self.published.fingerprint()
 
-    def initial_memory(self, n_envs: int, n_new: int = 1) -> KVCache:
+    def initial_memory(self, n_envs: int, n_new: int = 1) -> EpisodeMemory:
         """Return the memory of new episodes, with room for `n_new` tokens a step, or more later."""
         store = KVCache.empty(n_envs, self.n_layer, self.n_past, self.heads, self.device)
         store.make_room(n_new)
@@ -99,29 +113,35 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def step(
-        self, tokens: Tensor, memory: KVCache, is_first: Tensor, advance: bool = True
+        self, tokens: Tensor, memory: EpisodeMemory, is_first: Tensor, advance: bool = True
     ) -> Tensor:
         """Read K tokens per environment and return the last hidden state at the last one.  [N, D]
 
         Args:
             tokens: Token vectors.  [N, K, D]
-            memory: These tokens are added to it.
+            memory: From `initial_memory`; these tokens are added to it.
             is_first: True where an episode begins with these tokens.  [N]
             advance: False to look ahead and leave the memory as it was. Reading the same tokens
                 afterwards costs nothing.
         """
+        n_envs, n_new, width = tokens.shape
+        if (n_envs, width) != (memory.n_envs, self.width):
+            raise ValueError(
+                f"tokens [{n_envs}, {n_new}, {width}] for a memory of {memory.n_envs} envs "
+                f"and a language model of width {self.width}"
+            )
         ages = memory.current_ages(is_first)
         hidden = memory.recall(tokens, ages)
         if hidden is None:
             hidden = self._hidden(tokens, memory, ages)
         if advance:
-            memory.advance(tokens.shape[1], ages)
+            memory.advance(n_new, ages)
         else:
             memory.foreseen = Foreseen(tokens.clone(), ages, hidden)
         return hidden
 
     @torch.no_grad()
-    def attention(self, tokens: Tensor, memory: KVCache, is_first: Tensor) -> Tensor:
+    def attention(self, tokens: Tensor, memory: Any, is_first: Tensor) -> Tensor:
         """Return the attention of each new token; the memory stays as it was.  [L, N, H, K, M+K]
 
         Arguments are those of `step`. The columns are the M slots, oldest first, then the K new
@@ -133,22 +153,17 @@ class LanguageModel(nn.Module):
         return torch.stack([nn.functional.pad(m, (n_columns - m.shape[-1], 0)) for m in maps])
 
     @torch.no_grad()
-    def hidden_states(self, tokens: Tensor, memory: KVCache, is_first: Tensor) -> Tensor:
+    def hidden_states(self, tokens: Tensor, memory: Any, is_first: Tensor) -> Tensor:
         """Return every layer's output at each new token, without advancing.  [L, N, K, D]"""
         ages = memory.current_ages(is_first)
         return torch.stack([*self._states(tokens, ages, self._windows(tokens, memory, ages))])
 
-    def _hidden(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> Tensor:
+    def _hidden(self, tokens: Tensor, memory: Any, ages: Tensor) -> Tensor:
         """Return the hidden state [N, D] of tokens and write them into the memory's next slots."""
         return self.read(tokens, ages, self._windows(tokens, memory, ages))
 
     def _windows(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> list[CacheView]:
-        n_envs, n_new, width = tokens.shape
-        if (n_envs, width) != (memory.n_envs, self.width):
-            raise ValueError(
-                f"tokens [{n_envs}, {n_new}, {width}] for a memory of {memory.n_envs} envs "
-                f"and a language model of width {self.width}"
-            )
+        n_new = tokens.shape[1]
         return memory.windows(ages, self._n_visible(n_new), n_new)
 
     def _n_visible(self, n_new: int) -> int:

@@ -108,6 +108,15 @@ def layer_norm(weights: Mapping[str, Tensor], name: str, epsilon: float) -> nn.L
     return norm
 
 
+def below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the weights whose names begin with a prefix, without it."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in weights.items()
+        if name.startswith(prefix)
+    }
+
+
 def check_finite(module: nn.Module) -> None:
     """Raise ValueError where a weight is no finite number."""
     for name, weights in module.named_parameters():

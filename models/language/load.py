@@ -1,6 +1,7 @@
 """Frozen language models as memories, loaded by name or from a folder."""
 
 import os
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,19 @@ from models.language.files import EMBEDDED, HUB_NAMES, ModelFiles, find_model
 from models.language.kv_cache import MemoryLengthSettings
 from models.language.language_model import LanguageModel
 from models.language.layers import check_finite
-from models.language.transformer import Bert, TransformerXL
 from utils.errors import UserError, did_you_mean
 from utils.settings import Config, setting
 
 Loaded = TypeVar("Loaded")
-# Any other type is a decoder of the transformers library, or not supported.
-KINDS: dict[str, type[TransformerXL] | type[Bert]] = {"transfo-xl": TransformerXL, "bert": Bert}
+# Each is imported when it is asked for. Any other type is a decoder of the transformers library,
+# or not supported.
+KINDS = {
+    "bert": "models.language.transformer:Bert",
+    "roberta": "models.language.transformer:Roberta",
+    "distilbert": "models.language.transformer:DistilBert",
+    "transfo-xl": "models.language.transformer:TransformerXL",
+    "mamba": "models.language.mamba:Mamba",
+}
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,9 @@ def load_language_model(
 
     Args:
         name_or_folder: `all-MiniLM-L6-v2`, `SmolLM2-135M-Instruct` (installed), `transfo-xl-wt103`
-            (from the hub), any BERT or decoder (GPT-2, Llama, Qwen, ...) on the hub, a local
-            folder in the published layout, or a GGUF file.
-        mem_len: M, the number of tokens that are remembered.
+            (from the hub), any BERT, RoBERTa, DistilBERT, Mamba or decoder (GPT-2, Llama, Qwen,
+            ...) on the hub, a local folder in the published layout, or a GGUF file.
+        mem_len: M, the number of tokens that are remembered; Mamba's state forgets by itself.
         n_layer: The number of first layers to keep; None for all.
 
     Raises:
@@ -94,7 +101,8 @@ def _build(
 ) -> LanguageModel:
     try:
         if facts.model_type in KINDS:
-            model: LanguageModel = KINDS[facts.model_type](files, mem_len, n_layer)
+            kind = pkgutil.resolve_name(KINDS[facts.model_type])
+            model: LanguageModel = kind(files, mem_len, n_layer)
         else:
             from models.language.decoder import Decoder  # brings in the transformers library
 
@@ -121,22 +129,27 @@ def _describe(files: ModelFiles) -> LanguageModelFacts:
     config = files.config()
     model_type = str(config.get("model_type"))
     if model_type in KINDS:
-        keys = KINDS[model_type].sizes
-        for key in filter(None, keys):
+        kind = pkgutil.resolve_name(KINDS[model_type])
+        for key in filter(None, kind.sizes):
             size = config.get(key)
             if not isinstance(size, int) or size < 1:
                 given = f"has {key}={size}" if key in config else f"lacks '{key}'"
                 raise UserError(
                     f"language model '{files.name}': config.json {given}, needed is a whole number."
                 )
-        sizes: list[Any] = [key and config[key] for key in keys]
+        sizes: list[Any] = [key and config[key] for key in kind.sizes]
+        if sizes[3] is not None:  # a BERT
+            sizes[3] -= kind.n_unused
         return LanguageModelFacts(model_type, *sizes)
-    from models.language.decoder import DECODERS, describe  # brings in the transformers library
+    # Brings in the transformers library.
+    from models.language.decoder import DECODERS, REFUSED, describe
 
     if model_type not in DECODERS:
+        hint = did_you_mean(model_type, (*KINDS, *DECODERS))
+        reasons = (f"{reason}." for types, reason in REFUSED if model_type in types)
         raise UserError(
-            f"language model '{files.name}': model_type '{model_type}' is not supported."
-            f"{did_you_mean(model_type, (*KINDS, *DECODERS))} Supported are {', '.join(KINDS)}, "
+            f"language model '{files.name}': model_type '{model_type}' "
+            f"{next(reasons, f'is not supported.{hint}')} Supported are {', '.join(KINDS)}, "
             "and the decoder-only models of the transformers library (gpt2, llama, qwen3, ...)."
         )
     return LanguageModelFacts(model_type, *describe(config, files.name))

@@ -24,11 +24,11 @@ from models.language.layers import (
     AdaptiveEmbeddings,
     DenseEmbeddings,
     FrozenLinear,
+    below,
     frozen,
     layer_norm,
     linear,
 )
-from utils.errors import UserError
 
 Read = Callable[[Tensor, Tensor, list[CacheView]], Tensor]
 Weights = Mapping[str, Tensor]
@@ -178,23 +178,14 @@ class LayerStack(LanguageModel):
     Attributes:
         sizes: The names in config.json of the number of layers, their width, the numbers of tokens
             and of positions; None where these have no end.
-        supported: The allowed values of settings that change the mathematics; the first by default.
         may_capture: False to leave steps on a GPU unrecorded.
     """
 
     sizes: ClassVar[tuple[str, str, str, str | None]]
-    supported: ClassVar[Mapping[str, Sequence[Any]]]
     layers: nn.ModuleList
 
     def __init__(self, published: ModelFiles, mem_len: int) -> None:
         super().__init__(published, mem_len)
-        self.config = published.config()
-        for key, values in self.supported.items():
-            if (given := self.config.get(key, values[0])) not in values:
-                raise UserError(
-                    f"language model '{self.name}': config.json has {key}={given}, "
-                    f"supported is {key}={' or '.join(map(str, values))}."
-                )
         self.may_capture = True
         # A step is recorded on the slots of one memory, and is of no use without them.
         self._captured: WeakKeyDictionary[KVCache, CapturedStep] = WeakKeyDictionary()
@@ -276,11 +267,11 @@ class TransformerXL(LayerStack):
         config = self.config
         weights = {k.removeprefix("transformer."): v for k, v in published.weights().items()}
         self.heads = (config["n_head"], config["d_head"])
-        self.embeddings = _embeddings(math.sqrt(config["d_model"]), _below(weights, "word_emb."))
+        self.embeddings = _embeddings(math.sqrt(config["d_model"]), below(weights, "word_emb."))
         waves = _sinusoids(mem_len, self.width, config.get("clamp_len", -1))
         self.n_layer = config["n_layer"] if n_layer is None else n_layer
         self.layers = nn.ModuleList(
-            TransformerXLLayer(config, _below(weights, f"layers.{index}."), waves)
+            TransformerXLLayer(config, below(weights, f"layers.{index}."), waves)
             for index in range(self.n_layer)
         )
         self.eval()
@@ -351,14 +342,6 @@ def _embeddings(scale: float, parts: Weights) -> AdaptiveEmbeddings | DenseEmbed
     return AdaptiveEmbeddings(tables, projections, scale)
 
 
-def _below(weights: Weights, prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in weights.items()
-        if name.startswith(prefix)
-    }
-
-
 class Bert(LayerStack):
     """A frozen BERT (Devlin et al. 2019, arXiv:1810.04805), made causal to keep keys and values.
 
@@ -366,31 +349,49 @@ class Bert(LayerStack):
     and normalisation follow. A call with K tokens sees a window of min(M + K, P) tokens: older ones
     leave it, and their contribution to younger ones stays. The position counts from the episode's
     start and stays at P-1 once there.
+
+    Attributes:
+        prefix: Of the weights' names where the model has a head.
+        renamed: Parts of names of weights, and names of settings, with those used here.
+        n_unused: Rows of the table of positions before the first position's.
+        has_types: Whether there are embeddings of token types.
     """
 
     n_positions: int
+    prefix: ClassVar = "bert."
+    renamed: ClassVar[Mapping[str, str]] = {  # old checkpoints have other names
+        "LayerNorm.gamma": "LayerNorm.weight",
+        "LayerNorm.beta": "LayerNorm.bias",
+    }
+    n_unused: ClassVar = 0
+    has_types: ClassVar = True
     sizes = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
-    supported: ClassVar = {"hidden_act": list(ACTIVATIONS), "position_embedding_type": ["absolute"]}
+    supported: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "hidden_act": list(ACTIVATIONS),
+        "position_embedding_type": ["absolute"],
+    }
 
     def __init__(self, published: ModelFiles, mem_len: int, n_layer: int | None = None) -> None:
         super().__init__(published, mem_len)
-        config = self.config
+        config = {self.renamed.get(key, key): value for key, value in self.config.items()}
         weights = {}
-        for name, tensor in published.weights().items():  # old checkpoints have other names
-            modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-            modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
-            weights[modern.removeprefix("bert.")] = tensor.float()
+        for published_name, tensor in published.weights().items():
+            name = published_name.removeprefix(self.prefix)
+            for theirs, ours in self.renamed.items():
+                name = name.replace(theirs, ours)
+            weights[name] = tensor.float()
         n_head = config["num_attention_heads"]
         self.heads = n_head, config["hidden_size"] // n_head
         self.embeddings = DenseEmbeddings(weights["embeddings.word_embeddings.weight"])
-        types = weights["embeddings.token_type_embeddings.weight"]
-        positions = weights["embeddings.position_embeddings.weight"]
-        self.positions = frozen(positions + types[0])  # every token is of the first type
-        self.norm = layer_norm(weights, "embeddings.LayerNorm", config["layer_norm_eps"])
+        positions = weights["embeddings.position_embeddings.weight"][self.n_unused :]
+        if self.has_types:  # every token is of the first type
+            positions = positions + weights["embeddings.token_type_embeddings.weight"][0]
+        self.positions = frozen(positions)
+        self.norm = layer_norm(weights, "embeddings.LayerNorm", config.get("layer_norm_eps", 1e-12))
         self.n_positions = len(positions)
         self.n_layer = config["num_hidden_layers"] if n_layer is None else n_layer
         self.layers = nn.ModuleList(
-            BertLayer(config, self.heads, _below(weights, f"encoder.layer.{index}."))
+            BertLayer(config, self.heads, below(weights, f"encoder.layer.{index}."))
             for index in range(self.n_layer)
         )
         self.eval()
@@ -417,6 +418,34 @@ class Bert(LayerStack):
         return hidden
 
 
+class Roberta(Bert):
+    """RoBERTa (Liu et al. 2019, arXiv:1907.11692): positions begin behind the padding's."""
+
+    prefix: ClassVar = "roberta."
+    supported: ClassVar = {**Bert.supported, "pad_token_id": [1]}
+    n_unused: ClassVar = 2
+
+
+class DistilBert(Bert):
+    """DistilBERT (Sanh et al. 2019, arXiv:1910.01108): BERT without token types, names its own."""
+
+    sizes = ("n_layers", "dim", "vocab_size", "max_position_embeddings")
+    supported: ClassVar = {"activation": list(ACTIVATIONS)}
+    prefix: ClassVar = "distilbert."
+    renamed: ClassVar = {
+        **{"n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"},
+        **{"dim": "hidden_size", "activation": "hidden_act"},
+        "transformer.layer.": "encoder.layer.",
+        "attention.q_lin": "attention.self.query",
+        "attention.k_lin": "attention.self.key",
+        "attention.v_lin": "attention.self.value",
+        "attention.out_lin": "attention.output.dense",
+        **{"ffn.lin1": "intermediate.dense", "ffn.lin2": "output.dense"},
+        **{"sa_layer_norm": "attention.output.LayerNorm", "output_layer_norm": "output.LayerNorm"},
+    }
+    has_types: ClassVar = False
+
+
 class BertLayer(CausalLayer):
     """One layer: attention by content."""
 
@@ -428,7 +457,7 @@ class BertLayer(CausalLayer):
         )
         names = ["attention.output.dense", "attention.output.LayerNorm"]
         names += ["intermediate.dense", "output.dense", "output.LayerNorm"]
-        activation, epsilon = config["hidden_act"], config["layer_norm_eps"]
+        activation, epsilon = config["hidden_act"], config.get("layer_norm_eps", 1e-12)
         super().__init__(heads[0], qkv, weights, names, activation, epsilon)
         self.scale = 1 / math.sqrt(heads[1])
 

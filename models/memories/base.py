@@ -48,6 +48,7 @@ class TrainedMemory(nn.Module, ABC):
         width: D, of the output.
         has_bfloat16: Whether sequences may be read under automatic mixed precision.
         n_context: Steps before a sequence that `unroll` has to be given.
+        n_features: F, of the input.
     """
 
     width: int
@@ -56,6 +57,7 @@ class TrainedMemory(nn.Module, ABC):
 
     def __init__(self, n_features: int, settings: Any) -> None:
         super().__init__()
+        self.n_features = n_features
 
     @abstractmethod
     def initial(self, n_envs: int) -> Memory:

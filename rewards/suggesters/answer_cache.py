@@ -76,7 +76,6 @@ class AnswerCache:
             self.connection = self._opened()
 
     def find(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
-        """Return the kept answers, None for the others."""
         ask = "SELECT answer, tokens, seconds FROM answers WHERE key = ?"
         with self._explained():
             rows = [self.connection.execute(ask, (each.key,)).fetchone() for each in questions]
@@ -126,7 +125,6 @@ class AnswerCache:
         return connection
 
     def _is_ours(self, connection: sqlite3.Connection) -> bool:
-        """Return whether a file holds answers; False if it is new."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if (application, version) == (APPLICATION, VERSION):

@@ -61,7 +61,6 @@ class YesNoSuggester(HouseholdSuggester):
 
     @classmethod
     def configured(cls, config: Config, action_names: Sequence[str]) -> "YesNoSuggester":
-        """Return the suggester of the settings, which asks a server, or else a decoder here."""
         own = config.part(YesNoSettings)
         if own.suggester_url:
             return cls(ServerSuggester.configured(config, action_names), own.yes_threshold)
@@ -96,6 +95,9 @@ class YesNoSuggester(HouseholdSuggester):
             "yes_no/n_lookups": float(self._n_looked_up),
             "yes_no/yes_mean": n_yes / asked if asked else math.nan,
         }
+
+    def close(self) -> None:
+        self._asker.close()
 
     def state_dict(self) -> dict[str, Any]:
         answers = [[*goal, probability] for goal, probability in self._probabilities.items()]

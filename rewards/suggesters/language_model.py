@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from tqdm import tqdm
 
@@ -144,7 +144,7 @@ class PromptedSuggester(Suggester):
         self._to_ask: SimpleQueue[Any] = SimpleQueue()
         self._told: SimpleQueue[dict[str, Completion | None] | Exception] = SimpleQueue()
         self._thread: Thread | None = None
-        self._is_over = False
+        self.is_over = False
 
     @abstractmethod
     def question(self, situation: TextState) -> CompletionRequest:
@@ -185,7 +185,6 @@ class PromptedSuggester(Suggester):
     def answered(
         self, questions: Sequence[CompletionRequest], read: Callable[[str], FOUND | None]
     ) -> list[FOUND | None]:
-        """Return each answer as it is read; None without one, or where it is rejected."""
         for question, answer in self._come():
             self._keep(question, answer, read)
         keys = [each.key for each in questions]
@@ -219,6 +218,14 @@ class PromptedSuggester(Suggester):
 
     def state_dict(self) -> dict[str, Any]:
         return {"counts": dict(self.counts), "rejected": sorted(self.rejected)}
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self.is_over = True
+            self._to_ask.put(None)
+            # PyTorch may abort where its thread is cut off: questions under way are waited for.
+            self._thread.join()
+            atexit.unregister(self.close)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.counts |= state["counts"]
@@ -259,23 +266,17 @@ class PromptedSuggester(Suggester):
             self.load()
             self._thread = Thread(target=self._ask_on, daemon=True)
             self._thread.start()
-            atexit.register(self._finish)
+            atexit.register(self.close)
         for each in questions:
             self.pending[each.key] = each
             self._to_ask.put(each)
-
-    def _finish(self) -> None:
-        # PyTorch may abort where its thread is cut off: the questions under way are waited for.
-        self._is_over = True
-        self._to_ask.put(None)
-        cast(Thread, self._thread).join()
 
     def _ask_on(self) -> None:
         while True:
             questions = [self._to_ask.get()]
             while len(questions) < ASIDE and not self._to_ask.empty():
                 questions.append(self._to_ask.get())
-            if self._is_over:
+            if self.is_over:
                 return
             try:
                 answers = self.ask(questions)
@@ -284,7 +285,6 @@ class PromptedSuggester(Suggester):
                 self._told.put(error)
 
     def _come(self) -> Iterable[tuple[CompletionRequest, Completion | None]]:
-        """Yield the answers that the thread has received, with their questions."""
         while not self._told.empty():
             told = self._told.get()
             if isinstance(told, Exception):
@@ -384,7 +384,6 @@ def check_writes(name: str) -> None:
 
 
 def writing_parameters(config: WritingSettings) -> dict[str, Any]:
-    """Return all that a written answer depends on beside model and prompt."""
     return {
         "by": WRITING,
         "stop": STOP,
@@ -401,7 +400,6 @@ def lm_sentence(situation: TextState) -> str:
 
 
 def question(situation: TextState) -> str:
-    """Return the whole prompt, to be answered by a list of bullets."""
     return f"{INSTRUCTION}{lm_sentence(situation)} What do you do?\n"
 
 
@@ -453,5 +451,4 @@ def candidates(action_names: Sequence[str], situation: TextState) -> list[str]:
 
 
 def bullet(name: str) -> str:
-    """Return an action as an answer would name it, after the bullet's sign."""
     return f" {name[:1].upper()}{name[1:]}"

@@ -72,6 +72,9 @@ class Suggester(ABC):
         """Return the numbers of questions, and their costs; always the same names."""
         return {}
 
+    def close(self) -> None:  # noqa: B027  most have nothing open
+        """End the thread that asks questions, if there is one."""
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -158,7 +161,6 @@ EFFECTIVE = frozenset((*UNGUIDED, *GOALS))
 
 
 def possible_goals(situation: TextState) -> list[str]:
-    """Return the goals that can be reached from a situation, in the order of the rules."""
     held = situation.items
     return [
         rule.goal

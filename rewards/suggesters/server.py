@@ -173,7 +173,6 @@ class Server:
         raise self._silent(f"its answer is no JSON object: {_beginning(content)!r}")
 
     def _refused(self, error: urllib.error.HTTPError) -> ServerError:
-        """Return the error for a status other than 200."""
         said, why = "", error.reason
         wait: float | None = None
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -257,13 +256,12 @@ class ServerSuggester(PromptedSuggester):
             return [None] * len(questions)
         with ThreadPoolExecutor(min(AT_ONCE, len(questions))) as threads:
             found = list(self.awaited(threads.map(self._outcome, questions), len(questions)))
-        self._note_sent()
         failures = [each for each in found if isinstance(each, ServerError)]
         if failures:
             self._fail(failures[0])
         elif any(each is not None for each in found):
             self._rest = FIRST_REST
-        if None in found and not self._told_budget:  # told once
+        if None in found and not (self._told_budget or self.is_over):  # told once
             log.warning("%s: new situations have no suggestions from now on", self._spent())
             self._told_budget = True
         return [each if isinstance(each, Completion) else None for each in found]
@@ -276,19 +274,17 @@ class ServerSuggester(PromptedSuggester):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.run, self.sent = state["run"], state["sent"]
-        self._note_sent()
+        # Those sent since the start, about the scenes of a run that is being resumed, count, too.
+        self.run, sent = state["run"], self.cache.spend(state["run"], state["sent"]) + self.sent
+        self.sent = self.cache.spend(self.run, sent)
 
     def _take(self) -> None:
-        """Count a request before it is sent; OverBudget if none is left."""
+        """Count a request before it is sent; OverBudget if none is left, or the run is over."""
         most = self.config.suggester_budget
         with self._lock:
-            if most is not None and self.sent >= most:
+            if self.is_over or (most is not None and self.sent >= most):
                 raise OverBudget
-            self.sent += 1
-
-    def _note_sent(self) -> None:
-        self.sent = self.cache.spend(self.run, self.sent)
+            self.sent = self.cache.spend(self.run, self.sent + 1)
 
     def _outcome(self, asked: CompletionRequest) -> Completion | ServerError | None:
         """Return an answer, its error, or None where the budget is spent."""
@@ -378,7 +374,6 @@ def pause(number: int, asked: float | None) -> float:
 
 
 def _whole(response: Any, end: float) -> bytes:
-    """Return a server's answer, if it comes in time and is not too long."""
     content = bytearray()
     while piece := response.read1(PIECE):
         content += piece
@@ -390,7 +385,6 @@ def _whole(response: Any, end: float) -> bytes:
 
 
 def _beginning(content: bytes) -> str:
-    """Return the beginning of a server's answer, or its error message."""
     text = content.decode(errors="replace")
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         text = str(json.loads(text)["error"]["message"])
@@ -403,7 +397,6 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 
 
 def _text(found: Mapping[str, Any]) -> str | None:
-    """Return the text of a server's answer, None if it has another form; a refusal is empty."""
     try:
         choice = found["choices"][0]
         text = choice["message"]["content"] if "message" in choice else choice["text"]

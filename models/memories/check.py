@@ -1,0 +1,296 @@
+"""Is the state handled rightly? Checks of a memory, and of an agent by its actions and values.
+
+Such faults raise no error: an agent trains, and learns less. A memory acts by `step` and learns by
+`unroll`, an agent acts by `act` and learns by `evaluate`; checks see both as a `Subject`. A check's
+name says what holds for a right memory, its docstring is told where it does not.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from models.agent import ActorCriticAgent, Agent, Batch, Memory
+from models.memories.base import TrainedMemory
+from models.observations import AgentInput, ObservationBatch, Observations
+from utils.errors import UserError, told
+
+N, HALF = 12, 6  # steps, and environments: as many, so that one begins anew at each step
+CLOSE = 3e-4  # share of the largest output: half of the digits of float32
+TEXTS = ("a red key", "an open door", "a grey wall", "a ball")
+
+
+class Finding(NamedTuple):
+    is_right: bool
+    shown: str  # the largest difference, or another figure
+    allowed: str
+    note: str = ""
+
+
+NOT_ASKED = Finding(True, "-", "-")
+
+
+class Subject:
+    """A memory, shown random features.
+
+    Attributes:
+        x: [N, N, F]
+        is_first: Where episodes begin: all at the first step, then at different ones; the last
+            environment's goes on.  [N, N] bool
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.x = self.random()
+        self.is_first = torch.rand(N, N) < 0.2
+        self.is_first[0], self.is_first[1:, -1] = True, False
+
+    def random(self) -> Tensor:
+        return torch.randn(N, N, self.module.n_features)
+
+    def initial(self) -> Memory:
+        return self.module.initial(N)
+
+    def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Any]:
+        """Return the output [N, D] of a step, and all that learning needs of it."""
+        context = self.module.context(state, is_first)
+        output = self._checked("step", self.module.step(x, state, is_first, advance), x)
+        # The rollout copies a context after the step, which must not have changed it.
+        return output.clone(), context.clone()
+
+    def learn(self, x: Tensor, is_first: Tensor, kept: list[Any]) -> Tensor:
+        """Return the outputs of sequences, with gradients.  [T, N, D]"""
+        return self._checked("unroll", self.module.unroll(x, is_first, kept[0]), x)
+
+    def _checked(self, name: str, found: Any, x: Tensor) -> Tensor:
+        wanted = f"{x.dtype} {[*x.shape[:-1], self.module.width]}"
+        is_tensor = isinstance(found, Tensor)
+        given = f"{found.dtype} {list(found.shape)}" if is_tensor else type(found).__name__
+        if given != wanted:
+            raise UserError(f"{name} returns {given}. By its `width` it must return {wanted}")
+        return cast(Tensor, found)
+
+    @torch.no_grad()
+    def play(
+        self,
+        x: Tensor,
+        is_first: Tensor,
+        state: Memory | None = None,
+        looks: bool = False,
+        trains: bool = False,
+    ) -> tuple[Tensor, list[Any]]:
+        """Act; `looks`: before each step it looks ahead at something else."""
+        self.module.train(trains)
+        state, acted = self.initial() if state is None else state, []
+        for now, begins in zip(x, is_first, strict=True):
+            if looks:
+                self.act(now.flip(0), ~begins, state, advance=False)
+            acted.append(self.act(now, begins, state, advance=True))
+        return torch.stack([output for output, _ in acted]), [kept for _, kept in acted]
+
+    def both(self, x: Tensor, is_first: Tensor) -> Tensor:
+        """Return the outputs of acting and those of learning from it.  [2, T, N, D]"""
+        acted, kept = self.play(x, is_first)
+        return torch.stack((acted, self.learn(x, is_first, kept).detach()))
+
+
+class AgentSubject(Subject):
+    """An agent, shown numbers of observations [N, N]; its output: log-probabilities and values."""
+
+    def __init__(self, agent: ActorCriticAgent) -> None:
+        reader, n_seen = agent.reader, N * N
+        chosen = torch.randint(len(TEXTS), (n_seen, reader.n_texts))
+        kinds = {
+            "images": torch.randint(
+                256, (n_seen, *(reader.image_shape or (0,))), dtype=torch.uint8
+            ),
+            "vectors": torch.rand(n_seen, reader.n_numbers),
+            "text": torch.tensor(reader.sentences.numbers(TEXTS))[chosen],
+            "last_step": torch.rand(n_seen, reader.n_last),
+        }
+        self.seen = Observations(**{name: kind for name, kind in kinds.items() if kind.numel()})
+        super().__init__(agent)
+
+    def random(self) -> Tensor:
+        return torch.randperm(N * N).view(N, N)
+
+    def initial(self) -> Memory:
+        return self.module.initial_memory(N)
+
+    def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Any]:
+        now = AgentInput.first(self.seen.map(lambda kind: kind[x]))._replace(is_first=is_first)
+        step = copy.deepcopy(self.module.act(now, state, not self.module.training, advance))
+        return torch.stack((step.log_probs, step.values), -1), step
+
+    def learn(self, x: Tensor, is_first: Tensor, kept: list[Any]) -> Tensor:
+        # As PPO shows them: each episode is a sequence, one after another.
+        opens = is_first.clone()
+        opens[0] = True
+        lengths = opens.T.flatten().nonzero().squeeze(-1).diff(append=torch.tensor([x.numel()]))
+        actions, context, log_probs, values = (
+            torch.stack([getattr(step, name) for step in kept], 1).flatten(0, 1)
+            for name in ("actions", "context", "log_probs", "values")
+        )
+        rows = ObservationBatch(self.seen, x.T.flatten())
+        batch = Batch(rows, actions, log_probs, values, values, values, context)
+        if self.module.sequential:
+            batch = batch._replace(lengths=lengths, before=0 * lengths)
+        found = self.module.evaluate(batch)
+        return torch.stack((found.log_probs, found.values), -1).view(*x.T.shape, 2).transpose(0, 1)
+
+
+def compared(*pairs: tuple[Tensor, Tensor], most: float = CLOSE) -> Finding:
+    """Return the largest difference in pairs of outputs, as a share of the largest output."""
+    shares = [(a - b).abs().max() / b.abs().max().clamp(min=1e-6) for a, b in pairs]
+    largest = torch.stack(shares).max().item()  # a NaN is the largest of all
+    return Finding(largest <= most, f"{largest:.1e}", f"{most:.0e}")
+
+
+def acting_equals_learning(of: Subject) -> Finding:
+    """From some context on, `step` (`act`) and `unroll` (`evaluate`) return other numbers."""
+    acted, kept = of.play(of.x, of.is_first, looks=True)
+    # Where steps before a sequence must be read again, it begins with an episode.
+    firsts = (0,) if of.module.n_context else (0, HALF, N - 1)
+    cuts = (slice(first, None) for first in firsts)
+    return compared(*((of.learn(of.x[c], of.is_first[c], kept[c]), acted[c]) for c in cuts))
+
+
+def a_reset_equals_a_fresh_start(of: Subject) -> Finding:
+    """An episode depends on the one before: clear a row of `is_first` before its step is read."""
+    # Environment n begins anew at step n; beside it, one that begins there.
+    every, begins = torch.arange(N), torch.zeros(N, N, dtype=torch.bool)
+    begins[0] = True
+    fresh, _ = of.play(of.x[(every[:, None] + every) % N, every], begins)
+    t, env = torch.tril_indices(N, N)
+    found = of.both(of.x, begins | torch.eye(N, dtype=torch.bool))
+    return compared(*((each[t, env], fresh[t - env, env]) for each in found))
+
+
+def no_environment_reads_its_neighbour(of: Subject) -> Finding:
+    """An environment's outputs change with what another one sees, or with its starts."""
+    x, begins = of.x.clone(), of.is_first.clone()
+    x[:, 0], begins[:, 0] = x[:, 0].flip(0), ~begins[:, 0]
+    found, expected = of.both(x, begins), of.both(of.x, of.is_first)
+    return compared((found[:, :, 1:], expected[:, :, 1:]))
+
+
+def padding_and_order_do_not_matter(of: Subject) -> Finding:
+    """Outputs change with the order of environments, or with features behind a sequence's end."""
+    padded = torch.cat((of.x[:HALF], of.x[HALF:].flip(0)))
+    turned, expected = of.both(of.x.flip(1), of.is_first.flip(1)), of.both(of.x, of.is_first)
+    shorter = of.both(padded, of.is_first)[:, :HALF]
+    return compared((turned.flip(2), expected), (shorter, expected[:, :HALF]))
+
+
+def evaluation_acts_as_training_does(of: Subject) -> Finding:
+    """After `eval()`, with deterministic actions, it returns other numbers than in training."""
+    pairs = []
+    for trains in (False, True):
+        acted, kept = of.play(of.x, of.is_first, trains=trains)
+        of.module.train()
+        learned = [of.learn(of.x, of.is_first, kept) for _ in range(2)]
+        pairs.append((learned[0], acted))
+    # Dropout draws other numbers each time, and makes the two differ by right.
+    return compared(*pairs) if torch.equal(*learned) else NOT_ASKED
+
+
+def saved_equals_loaded(of: Subject) -> Finding:
+    """In the middle of an episode, `load_state_dict(state_dict())` or `copy()` loses something."""
+    state, loaded = of.initial(), of.initial()
+    of.play(of.x[:HALF], of.is_first[:HALF], state)
+    of.play(of.x.flip(0), of.is_first, loaded)  # its earlier content must not matter
+    loaded.load_state_dict(state.state_dict())
+    states = state, state.copy(), loaded
+    expected, *found = (of.play(of.x[HALF:], of.is_first[HALF:], each)[0] for each in states)
+    return compared(*((each, expected) for each in found), most=0)
+
+
+def the_gradient_reaches_earlier_steps(of: Subject) -> Finding:
+    """The last output has no gradient at earlier steps: `unroll` cuts it, nothing is learned."""
+    x, begins = of.x.clone(), torch.zeros(N, N, dtype=torch.bool)
+    _, kept = of.play(x, begins)
+    if isinstance(of, AgentSubject) or not kept[0].numel():  # it keeps nothing of a step
+        return NOT_ASKED
+    last = of.learn(x.requires_grad_(), begins, kept)[-1]
+    (last * torch.randn_like(last) + 0 * x.sum()).sum().backward()
+    norms = cast(Tensor, x.grad).norm(dim=-1).mean(1).flip(0)
+    shares = norms / norms.sum().clamp(min=1e-30)
+    note = ", ".join(f"{k}: {shares[k]:.0%}" for k in (0, 1, 2, 4, 8, N - 1))
+    earlier = shares[1:].sum().item()
+    return Finding(earlier > 0, f"{earlier:.0%}", "> 0", f"{note} of it, by steps back")
+
+
+def trained_parts_move_and_frozen_ones_do_not(of: Subject) -> Finding:
+    """A gradient step moves a frozen parameter, or leaves a trained one as it was."""
+    parts = dict(of.module.named_parameters())
+    trained = [part for part in parts.values() if part.requires_grad]
+    before = {name: part.detach().clone() for name, part in parts.items()}
+    if not trained:
+        return NOT_ASKED
+    _, kept = of.play(of.x, of.is_first)
+    loss = of.learn(of.x, of.is_first, kept).square().mean()
+    (loss + sum(0 * part.sum() for part in trained)).backward()
+    torch.optim.Adam(trained, lr=0.01, eps=1e-30).step()
+    wrong = [name for name, part in parts.items() if part.equal(before[name]) == part.requires_grad]
+    return Finding(not wrong, str(len(wrong)), "0", ", ".join(wrong))
+
+
+Check = Callable[[Subject], Finding]
+CHECKS: tuple[Check, ...] = (
+    acting_equals_learning,
+    a_reset_equals_a_fresh_start,
+    no_environment_reads_its_neighbour,
+    padding_and_order_do_not_matter,
+    evaluation_acts_as_training_does,
+    saved_equals_loaded,
+    the_gradient_reaches_earlier_steps,
+    trained_parts_move_and_frozen_ones_do_not,
+)
+QUICK = CHECKS[:2]
+
+
+def title(check: Check) -> str:
+    return check.__name__.replace("_", " ")
+
+
+def examine(
+    checked: Any, checks: Iterable[Check] = CHECKS, noise: float = 0.0
+) -> dict[Check, Finding]:
+    """Return the findings of a memory or an agent; it and the random streams stay as they are.
+
+    Its parameters have noise added for the time: some are without effect in the beginning.
+
+    Raises:
+        UserError: an output has another shape or dtype, or an error was raised.
+    """
+    subject_of = AgentSubject if isinstance(checked, ActorCriticAgent) else Subject
+    before, device, training = copy.deepcopy(checked.state_dict()), checked.device, checked.training
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        try:
+            subject = subject_of(checked.cpu())
+            with torch.no_grad():
+                for parameter in checked.parameters():
+                    parameter.add_(noise * torch.randn_like(parameter))
+            return {check: check(subject) for check in checks}
+        except Exception as error:  # the code is the user's
+            reason = error if isinstance(error, UserError) else f"it raised {told(error)}"
+            raise UserError(f"model: {type(checked).__name__}: {reason}") from error
+        finally:
+            checked.load_state_dict(before)
+            checked.to(device).train(training).zero_grad()
+
+
+def refuse_broken(agent: Agent, name: str) -> None:
+    """Raise UserError where a memory of the user's own in an agent fails a quick check."""
+    for memory in agent.modules():
+        if not isinstance(memory, TrainedMemory) or memory.__module__.startswith("models."):
+            continue
+        for check, finding in examine(memory, QUICK).items():
+            if not finding.is_right:
+                raise UserError(
+                    f"model: {type(memory).__name__} fails '{title(check)}' by {finding.shown} of "
+                    f"its largest output. {check.__doc__} See python -m analysis check {name}"
+                )

@@ -1,0 +1,171 @@
+"""The checks of memories: ours pass, and each fault is found by the check that is for it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from analysis import __main__ as analysis
+from models.agent import TensorMemory
+from models.baselines import MemoryAgent
+from models.memories import TrainedMemory, check
+from tests.agents import BY_PPO
+from tests.bad_inputs.harness import refused, tree
+from tests.runs import DQN, ELLM, LSTM, PPO, same, train_row, words_of
+
+WIDTH = 8
+SMALL = {"device": "cpu", "env": "RandomMaze-v0"}
+
+
+class Unsaved(TensorMemory):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Elman(TrainedMemory):
+    """h_t = tanh(W [x_t, h_{t-1}]), with the fault that its class names."""
+
+    fault = ""
+
+    def __init__(self, n_features, settings):
+        super().__init__(n_features, settings)
+        self.width = WIDTH + (self.fault == "wrong width")
+        self.cell = nn.Linear(n_features + WIDTH, WIDTH)
+
+    def initial(self, n_envs):
+        return (Unsaved if self.fault == "not saved" else TensorMemory)(torch.zeros(n_envs, WIDTH))
+
+    def context(self, state, is_first):
+        if self.fault == "context after the step":
+            state.state.masked_fill_(is_first[:, None], 0)
+            return state.state
+        return self._begun(state.state, is_first)
+
+    @torch.no_grad()
+    def step(self, x, state, is_first, advance=True):
+        after = self._next(x, self.context(state, is_first))
+        kept = after.masked_fill(is_first[:, None], 0) if self.fault == "late reset" else after
+        if self.fault == "evaluation sees the first step" and not self.training:
+            kept = torch.where(is_first[:, None], after, self.context(state, is_first))
+        if self.fault == "context after the step" and advance:
+            state.state.copy_(kept)
+        elif advance or self.fault == "a look ahead advances":
+            state.state = kept
+        return after.double() if self.fault == "another dtype" else after
+
+    def unroll(self, x, is_first, context):
+        outputs, now, fault = [], context, self.fault
+        if fault == "all but the longest zeroed":
+            lengths = is_first[1:].int().cumsum(0).eq(0).sum(0)
+            now = now * (lengths == lengths.max())[:, None]
+        for features, begins in zip(x, is_first, strict=True):
+            before = now.detach() if fault == "gradient cut" else now
+            begun = before if fault == "starts ignored" else self._begun(before, begins)
+            after = self._next(features, begun)
+            outputs.append(after)
+            now = after.masked_fill(begins[:, None], 0) if fault == "late reset" else after
+        found = torch.stack(outputs) + (fault == "behind the padding") * now
+        return 2 * found if fault == "twice" else found
+
+    def _begun(self, before, is_first):
+        is_kept = self.fault in ("no reset", "late reset")
+        return before if is_kept else before.masked_fill(is_first[:, None], 0)
+
+    def _next(self, x, before):
+        read = before.roll(1, 0) if self.fault == "neighbour" else before
+        return self.cell(torch.cat((x, read), 1)).tanh()
+
+
+FAULTS = {
+    "twice": check.acting_equals_learning,
+    "starts ignored": check.acting_equals_learning,
+    "all but the longest zeroed": check.acting_equals_learning,
+    "context after the step": check.acting_equals_learning,
+    "a look ahead advances": check.acting_equals_learning,
+    "no reset": check.a_reset_equals_a_fresh_start,
+    "late reset": check.a_reset_equals_a_fresh_start,
+    "neighbour": check.no_environment_reads_its_neighbour,
+    "behind the padding": check.padding_and_order_do_not_matter,
+    "evaluation sees the first step": check.evaluation_acts_as_training_does,
+    "not saved": check.saved_equals_loaded,
+    "gradient cut": check.the_gradient_reaches_earlier_steps,
+}
+REFUSED = {
+    "twice": "fails 'acting equals learning' by 1.0e+00 of its largest output",
+    "no reset": "fails 'a reset equals a fresh start'",
+    "wrong width": "By its `width` it must return torch.float32 [12, 9]",
+    "another dtype": "step returns torch.float64 [12, 8]",
+    "no unroll": "it raised TypeError: 'NoneType' object is not callable",
+}
+
+
+def named(fault):
+    return fault.title().replace(" ", "")
+
+
+for fault in (*FAULTS, *REFUSED, ""):
+    own = {"fault": fault, "__module__": __name__} | (
+        {"unroll": None} if fault == "no unroll" else {}
+    )
+    memory = globals()[named(fault) or "Right"] = type(named(fault) or "Right", (Elman,), own)
+    agent = {"memory_class": memory, "__module__": __name__}
+    globals()[f"{memory.__name__}Agent"] = type(f"{memory.__name__}Agent", (MemoryAgent,), agent)
+
+
+def checked(capsys, name, settings):
+    """Return the exit status of the check of a name, its lines, and its errors."""
+    words = words_of(settings | {"model": name})
+    status = analysis.main(["check", name, *(word for word in words if "=model=" not in word)])
+    out, errors = capsys.readouterr()
+    return status, out.splitlines(), errors
+
+
+@pytest.mark.parametrize("name", [*BY_PPO, "tests.test_check:Right", "tests.test_check:RightAgent"])
+def test_ours_are_right_and_nothing_is_written(name, in_empty_folder, capsys):
+    status, lines, _ = checked(capsys, name, SMALL)
+    assert status == 0
+    assert [line.endswith("ok") for line in lines[1:9]] == [True] * 8
+    assert not list(in_empty_folder.iterdir())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_found_by_the_check_that_is_for_it(fault, capsys):
+    status, lines, told = checked(capsys, f"tests.test_check:{named(fault)}", SMALL)
+    assert status == 1
+    title = check.title(FAULTS[fault])
+    (line,) = [line for line in lines if line.startswith(f"{title} ")]
+    assert line.endswith("FAILS")
+    assert f"{title} fails: {FAULTS[fault].__doc__}" in told
+
+
+def test_a_run_is_checked_and_an_agent_without_memory_and_evaluate_is_refused(
+    in_empty_folder, capsys
+):
+    folder = train_row("run", DQN | LSTM)
+    before = tree()
+    assert analysis.main(["check", str(folder)]) == 0
+    assert tree() == before
+    words = [word for word in words_of(ELLM) if "=model=" not in word]
+    (line,) = refused(capsys, "analysis", ["check", "ELLM", *words])
+    assert "it has no trained memory and no `evaluate`" in line
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_a_run_with_a_broken_memory_does_not_begin(fault, in_empty_folder, capsys):
+    name = f"tests.test_check:{named(fault)}Agent"
+    (line,) = refused(capsys, "main", words_of(PPO | {"model": name}))
+    assert REFUSED[fault] in line
+
+
+def test_checking_leaves_a_memory_and_the_random_streams_as_they_were():
+    memory = globals()["Right"](3, None)
+    before, state = copy.deepcopy(memory.state_dict()), torch.get_rng_state()
+    check.examine(memory, noise=0.1)
+    assert same(memory.state_dict(), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert memory.training
+    assert all(parameter.grad is None for parameter in memory.parameters())
