@@ -166,7 +166,10 @@ def test_what_goes_wrong_in_training_is_told_with_its_place(fault, words):
 
 
 @pytest.mark.parametrize("in_processes", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_run_ends_in_one_line_that_says_how_to_go_on(in_processes, in_empty_folder, capfd):
+def test_a_run_ends_in_one_line_that_says_how_to_go_on(
+    in_processes, in_empty_folder, capfd, monkeypatch
+):
+    monkeypatch.setattr("tests.any_envs.INSTANCES", itertools.count())
     tiny = {"device": "cpu", "n_steps": 200, "n_envs": 2, "n_rollout_steps": 8, "n_batches": 2}
     more = {
         "model": "CNN",
