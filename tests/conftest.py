@@ -33,6 +33,10 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     torch.set_num_threads(1)  # test processes run side by side
     os.environ["OMP_NUM_THREADS"] = "1"  # and their children
+    # PyTorch notes once which functions follow `with torch.device`. Within transformers, which
+    # puts another linspace in the place of torch's for a while, it would note the wrong one.
+    with torch.device("cpu"):
+        torch.empty(0)
     os.fsync = lambda _: None  # tests kill processes, never the machine
     baselines.N_FEATURES_NO_MEMORY = 64  # as published, each checkpoint of a CNN takes up to 137 MB
 
