@@ -193,6 +193,7 @@ def trained(arrays, **changes):
     return losses, dict(learner.agent.state_dict())
 
 
+@pytest.mark.slow
 def test_updates_in_float32_are_unchanged_and_in_bfloat16_train(arrays, monkeypatch):
     losses, parameters = trained(arrays)
     coarse, others = trained(arrays, update_dtype="bfloat16")

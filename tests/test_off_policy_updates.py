@@ -341,6 +341,7 @@ def trained(name, **changes):
     return losses, dict(learner.agent.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dqn_lstm", "dqn_gpt"])
 def test_updates_in_float32_are_unchanged_and_in_bfloat16_train(name, monkeypatch):
     losses, parameters = trained(name)
