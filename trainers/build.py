@@ -140,9 +140,9 @@ def build_learner(
 
     `share` are the settings and `env` the environments of this rank; `trust` is for the guide.
     """
-    # Checked for the whole run already, but a rank's minibatches come from its own share.
     refuse_broken(agent, config.model)
     learner_of = LEARNERS.find(config.algorithm)
+    # Checked for the whole run already, but a rank's minibatches come from its own share.
     problems = learner_of.validate_config(share, AGENTS.find(share.model))
     if problems:
         raise UserError(*problems)
