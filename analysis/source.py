@@ -12,8 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space, Text
 from gymnasium.vector import VectorEnv
 
 from models import agent_class, build_agent, resolve_device
-from models.agent import Agent
-from models.baselines import RandomAgent
+from models.agent import Agent, RandomAgent
 from models.helm import LanguageMemory
 from models.memories import TrainedMemory
 from models.observations import ObservationPreprocessor, Observations
