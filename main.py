@@ -19,6 +19,13 @@ from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, add_trust, add_var, exit_process, run_program
+from utils.given_settings import (
+    default_settings,
+    describe_settings,
+    load_config,
+    own_classes,
+    published_table,
+)
 from utils.loggers import check_loggers
 from utils.run_folder import (
     create_run_folder,
@@ -28,13 +35,6 @@ from utils.run_folder import (
     resumed_config,
 )
 from utils.seeding import seed_everything
-from utils.settings import (
-    default_settings,
-    describe_settings,
-    load_config,
-    own_classes,
-    published_table,
-)
 from utils.starting import number_of_threads
 
 

@@ -9,8 +9,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
-from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder, configured_reader
-from models.heads import ActorCritic
+from models.encoders import (
+    LARGE,
+    SMALL,
+    ActorCritic,
+    EncoderSettings,
+    build_encoder,
+    configured_reader,
+)
 from models.memories import (
     Ffm,
     Gpt,

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from models.language import kv_cache, layers
-from models.language.language_model import LanguageModel
+from models.language import LanguageModel, kv_cache, layers
 from models.language.layers import FrozenLinear
 from models.language.load import load_language_model
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder

@@ -17,7 +17,7 @@ from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.ellm_dqn import EllmDQN
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 TOLD = "tests.told_in_words:Told-v0"
 TINY = ELLM | READS | {"n_steps": 240, "log_steps": 60, "replay_capacity": 90}

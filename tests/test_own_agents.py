@@ -17,8 +17,9 @@ from tests.runs import outcome, same, signal_at
 from tests.test_resume import command
 from tests.user_code import MY_AGENTS, MY_ENVS, forget_modules_of
 from utils import user_modules
+from utils.given_settings import load_config
 from utils.run_folder import load_run_config
-from utils.settings import all_settings, load_config, read_settings
+from utils.settings import all_settings, read_settings
 from utils.starting import ROOT
 
 NAME = "my_agents:MyAgent"

@@ -25,7 +25,7 @@ from tests.runs import LSTM, SAC, folder_of, train, words_of
 from tests.test_answer_cache import ANSWER, QUESTION, with_answer
 from tests.tiny_clip import tiny_settings
 from utils.errors import escape
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 NAME = f"{OWNER}/maze"
 FOREIGN = f"{OWNER}/foreign"

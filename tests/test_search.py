@@ -16,8 +16,8 @@ import sweep as sweep_program
 from sweeps.search import JOURNAL, PRUNERS, SAMPLERS, Choices, Plan, Range, Study, read_space, score
 from tests.bad_inputs.harness import refused
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.run_folder import mark_finished, write_json
-from utils.settings import load_config
 
 FIXED = {"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "n_steps": 1000}
 RANGES = {

@@ -15,17 +15,8 @@ from tests.echo import EchoSettings
 from trainers.build import LEARNERS
 from trainers.ppo import PPO, PpoSettings
 from utils.errors import UserError
-from utils.settings import (
-    Part,
-    all_settings,
-    composed_class,
-    config_from_dict,
-    declared,
-    default_settings,
-    describe_settings,
-    load_config,
-    setting,
-)
+from utils.given_settings import config_from_dict, default_settings, describe_settings, load_config
+from utils.settings import Part, all_settings, composed_class, declared, setting
 
 
 def settings_file(folder, **values):

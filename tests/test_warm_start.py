@@ -15,8 +15,8 @@ from tests.test_resume import command
 from trainers.checkpoint import LAST, UNWRITTEN, WarmStart, load_checkpoint, save_checkpoint
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
+from utils.given_settings import load_config
 from utils.saved_state import moments
-from utils.settings import load_config
 
 TINY = {"n_steps": 64, "memory_width": 8}
 BY_REPLAY = {

@@ -39,8 +39,9 @@ from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import load_checkpoint
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.run_folder import check_run_id
-from utils.settings import all_settings, load_config
+from utils.settings import all_settings
 
 property_test = examples(max_examples=100, deadline=None, database=None, derandomize=True)
 SETTINGS = all_settings()
