@@ -37,6 +37,12 @@ class TensorMemory:
 
     state: Tensor
 
+    def before(self, is_first: Tensor) -> Tensor:
+        """Return the state, with zeros for the episodes that begin.  [N, ...]"""
+        if not is_first.is_cuda and not is_first.any():  # on a GPU, asking would make the host wait
+            return self.state
+        return self.state.masked_fill(is_first.view(-1, *[1] * (self.state.ndim - 1)), 0)
+
     def copy(self) -> "TensorMemory":
         return copy.deepcopy(self)
 

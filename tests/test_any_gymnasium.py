@@ -288,6 +288,7 @@ def mine(in_empty_folder, monkeypatch):
     gymnasium.registry.pop("Mine-v0")
 
 
+@pytest.mark.slow
 def test_the_pages_environment_is_trained_in_and_played_from_the_current_folder(mine):
     settings = runs.PPO | runs.CNN | {"env": mine, "env_args": '{"length": 3}', "n_steps": 32}
     folder = runs.train_row("a", settings)

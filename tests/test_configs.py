@@ -145,6 +145,7 @@ def test_a_memory_task_has_its_published_budget_and_networks(row, model):
     assert {key: getattr(config, key) for key in expected} == expected
 
 
+@pytest.mark.slow
 def test_the_list_shows_every_file_and_marks_the_mem_len_that_the_released_code_ignored(capsys):
     assert main.main(["--list-configs"]) == 0
     printed = capsys.readouterr().out

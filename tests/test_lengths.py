@@ -35,6 +35,7 @@ def runs(in_empty_folder):
     return in_empty_folder
 
 
+@pytest.mark.slow
 def test_runs_are_shown_by_the_length_trained_and_played_at(runs, capsys):
     assert main(["lengths", "runs"]) == 0
     printed = capsys.readouterr().out

@@ -85,6 +85,7 @@ def test_a_guide_that_is_no_longer_the_same_is_refused(monkeypatch, capsys):
     assert "guide: not the one that the run has begun with" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finetune", ["all", "critic", "linear"])
 def test_only_what_is_finetuned_changes(finetune):
     short = {"hidden_dim": 32, "n_steps": 60}
@@ -98,6 +99,7 @@ def test_only_what_is_finetuned_changes(finetune):
     assert changed == {"all": set(start), "critic": heads, "linear": last}[finetune]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["train_after_reward", "decay_after_reward"])
 def test_learning_and_decay_wait_for_reward(setting):
     waiting = {"n_steps": 60, "log_steps": 20, "epsilon_steps": 40, "epsilon_final": 0.5}

@@ -73,6 +73,7 @@ def test_target_networks_are_copies_of_what_a_run_begins_with(algorithm, in_empt
         assert learner.replay is None
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_begins_with_them_again(first, monkeypatch):
     whole = train("whole", "--init-from", str(first), seed=1)
     signal_at(monkeypatch, 2, at=5)

@@ -371,6 +371,7 @@ def wrong_values(declaration):
     return [text for text in NO_CHOICES if not (is_optional and text == "null")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_is_no_value_of_a_setting_is_refused_in_one_line(name):
     for text in wrong_values(SETTINGS[name]):
