@@ -82,7 +82,7 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
     if not isinstance(action_space, Discrete):
         raise UserError(f"env: agents act in a Discrete space, and {config.env} has {action_space}")
     kind = agent_class(config.model)
-    with telling(model=config.model):
+    with telling(config):
         if config.algorithm in FROM_REPLAY:
             networks = importlib.import_module("models.q_networks")
             agent = networks.build_from_replay(config, observation_space, action_space, kind)

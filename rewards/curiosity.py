@@ -20,8 +20,7 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Transitions
 from models.caching import to_float01
-from models.encoders import SmallImpalaCNN
-from models.heads import initialise_orthogonal
+from models.encoders import SmallImpalaCNN, initialise_orthogonal
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import UserError

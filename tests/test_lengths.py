@@ -6,7 +6,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.lengths import context_of, final_score, rolling_mean
 from tests.test_analysis import refusal, rows, write_run_folder
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 N_STEPS = 1000
 PASSIVE = {"model": "GPT", "algorithm": "DQN", "env": "TMazePassive-v0", "mem_len": 64}
@@ -35,6 +35,7 @@ def runs(in_empty_folder):
     return in_empty_folder
 
 
+@pytest.mark.slow
 def test_runs_are_shown_by_the_length_trained_and_played_at(runs, capsys):
     assert main(["lengths", "runs"]) == 0
     printed = capsys.readouterr().out

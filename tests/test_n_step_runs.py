@@ -17,7 +17,7 @@ from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.ellm_dqn import EllmDQN
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 TOLD = "tests.told_in_words:Told-v0"
 TINY = ELLM | READS | {"n_steps": 240, "log_steps": 60, "replay_capacity": 90}
@@ -85,6 +85,7 @@ def test_a_guide_that_is_no_longer_the_same_is_refused(monkeypatch, capsys):
     assert "guide: not the one that the run has begun with" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finetune", ["all", "critic", "linear"])
 def test_only_what_is_finetuned_changes(finetune):
     short = {"hidden_dim": 32, "n_steps": 60}
@@ -98,6 +99,7 @@ def test_only_what_is_finetuned_changes(finetune):
     assert changed == {"all": set(start), "critic": heads, "linear": last}[finetune]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["train_after_reward", "decay_after_reward"])
 def test_learning_and_decay_wait_for_reward(setting):
     waiting = {"n_steps": 60, "log_steps": 20, "epsilon_steps": 40, "epsilon_final": 0.5}

@@ -13,7 +13,7 @@ from tests.agents import small_config, spaces
 from tests.runs import CNN, LSTM, REPLAY, outcome, train_row
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.dqn import DQN
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 TINY = REPLAY | {"n_envs": 1, "batch_size": 2, "replay_ratio": 0.25}
 TINY |= {"observation_embedding": 8, "action_embedding": 8}

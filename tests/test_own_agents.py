@@ -17,8 +17,9 @@ from tests.runs import outcome, same, signal_at
 from tests.test_resume import command
 from tests.user_code import MY_AGENTS, MY_ENVS, forget_modules_of
 from utils import user_modules
+from utils.given_settings import load_config
 from utils.run_folder import load_run_config
-from utils.settings import all_settings, load_config, read_settings
+from utils.settings import all_settings, read_settings
 from utils.starting import ROOT
 
 NAME = "my_agents:MyAgent"
@@ -56,6 +57,7 @@ def run(folder, elsewhere):
     return folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
 
 
+@pytest.mark.slow
 def test_it_is_trained_saved_goes_on_and_plays(folder, monkeypatch):
     assert main_program.main(command(NAME, "whole", **TINY)) == 0
     signal_at(monkeypatch, 2, at=10)
@@ -93,6 +95,7 @@ def test_code_that_a_received_run_names_is_not_run(folder, run, monkeypatch, cap
     assert "importing my_agents raised AssertionError: code was run" in line
 
 
+@pytest.mark.slow
 def test_an_environment_of_ones_own_is_found_again_and_not_run_for_others(
     folder, elsewhere, monkeypatch, capsys
 ):
@@ -155,6 +158,7 @@ def test_it_stands_in_a_sweep_beside_others(folder):
     assert sweep_program.main(dry) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
 def test_its_memory_learns_from_replay_too(algorithm, folder):
     more = {"env": "TMazePassive-v0", "length": 3, "n_envs": 1, "batch_size": 2}

@@ -210,6 +210,7 @@ def visited(page, buttons):
     return found
 
 
+@pytest.mark.slow
 def test_a_word_leads_to_the_steps_it_was_read_at(opened):
     page = opened()
     assert visited(page, [page.locator(".track button[data-word=ball]")] * 4) == [2, 3, 6, 7]
@@ -217,6 +218,7 @@ def test_a_word_leads_to_the_steps_it_was_read_at(opened):
     assert visited(page, [page.locator("#trail button").first]) == [6]
 
 
+@pytest.mark.slow
 def test_one_nearest_word_comes_with_the_entropy_of_its_retrieval(opened):
     page = opened("helm")
     page.keyboard.press("ArrowRight")

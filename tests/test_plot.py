@@ -65,6 +65,7 @@ def test_a_run_alone_has_no_interval_and_counts_once(runs):
     assert not (runs / "curves_improvement.csv").exists()
 
 
+@pytest.mark.slow
 def test_pictures_for_a_paper_and_scores_over_environments(runs, capsys):
     for seed, (ours, other) in enumerate(((5.0, 1.0), (6.0, 2.0), (7.0, 3.0))):
         write_run(f"runs/b{seed}", [0.0, ours], seed=seed, env="B_v0")
@@ -131,6 +132,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_drawn_apart(runs, capsys):
     assert found == expected
 
 
+@pytest.mark.slow
 def test_runs_that_began_with_the_parameters_of_others_are_drawn_apart(runs, capsys):
     for seed in range(3):
         write_run(f"runs/finetuned{seed}", [0.5, 0.8, 0.9], seed=seed)
@@ -178,6 +180,7 @@ def test_long_names_stay_within_the_picture_and_off_the_curves(runs):
     assert finals.get_window_extent().x0 >= boxes[name].x1
 
 
+@pytest.mark.slow
 def test_one_seed_counts_once_with_the_run_that_got_furthest(runs, capsys):
     write_run("runs/again", [0.0, 0.4, 0.9, 0.9], seed=1)
     write_run("runs/begun", [0.0], seed=0)

@@ -40,6 +40,7 @@ def metrics(folder):
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
+@pytest.mark.slow
 def test_an_agent_is_trained_then_evaluated(in_empty_folder, capsys):
     folder = train(name := "HELM", "first")
     assert str(folder) == f"experiments/{name}/{TASK}/first"
@@ -72,6 +73,7 @@ def test_any_decoder_serves_as_memory(kind, in_empty_folder):
     assert play(first) == 0
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_repeatable_and_restores_the_agent(in_empty_folder):
     folder = train("HELM", "first")
     results = []

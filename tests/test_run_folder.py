@@ -87,6 +87,7 @@ def test_the_folder_describes_the_run(in_empty_folder):
     assert {"command", "git_commit", "git_changed_files", "started", "machine"} <= set(run)
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused_to_others_until_its_run_ends(in_empty_folder):
     folder = create_run_folder(small_config(), "mine", [])
     code = "import sys; from pathlib import Path; from utils.run_folder import locked\n"

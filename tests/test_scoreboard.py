@@ -22,9 +22,9 @@ from analysis.scoreboard import (
 from sweeps.grid import make_grid
 from tests.test_analysis import refusal, rows
 from trainers.checkpoint import LAST, save_checkpoint
+from utils.given_settings import CONFIGS, load_config
 from utils.loggers import MetricsWriter
 from utils.run_folder import create_run_folder, mark_finished
-from utils.settings import CONFIGS, load_config
 
 T_MAZE = {"env": "TMazePassive-v0", "algorithm": "DQN", "n_steps": 100}
 MEMORY = {"env": "MiniGrid-MemoryS11-v0", "n_steps": 100}

@@ -15,17 +15,8 @@ from tests.echo import EchoSettings
 from trainers.build import LEARNERS
 from trainers.ppo import PPO, PpoSettings
 from utils.errors import UserError
-from utils.settings import (
-    Part,
-    all_settings,
-    composed_class,
-    config_from_dict,
-    declared,
-    default_settings,
-    describe_settings,
-    load_config,
-    setting,
-)
+from utils.given_settings import config_from_dict, default_settings, describe_settings, load_config
+from utils.settings import Part, all_settings, composed_class, declared, setting
 
 
 def settings_file(folder, **values):
@@ -276,6 +267,7 @@ def test_settings_without_end_are_refused(tmp_path):
         load_config(tmp_path / "large.json")
 
 
+@pytest.mark.slow
 def test_of_a_hundred_thousand_unknown_keys_a_few_are_told(tmp_path):
     path = settings_file(tmp_path, **{f"learning_rat{n}": 1 for n in range(100_000)}, n_envs="many")
     with pytest.raises(UserError) as caught:

@@ -62,6 +62,7 @@ def told(agent, text, images):
     return AgentInput.first(Observations(images, text=numbers))
 
 
+@pytest.mark.quick("LSTM", "HELM, both")
 @pytest.mark.parametrize("name", READERS)
 def test_learning_sees_what_acting_saw(name, encoder):
     config, env, agent = build(name, encoder, n_rollout_steps=20, n_batches=1, n_epochs=1)
@@ -126,6 +127,7 @@ def test_the_tokens_of_a_mission_stand_before_those_of_the_image(
     assert torch.equal(tokens[:, n_text_tokens:], image)
 
 
+@pytest.mark.slow
 def test_an_episode_is_read_again_with_its_missions(encoder):
     agent, percept = begun("HELM, both", encoder)
     again = episode_tokens(agent.language, percept.observations)
@@ -138,6 +140,7 @@ def test_an_episode_is_read_again_with_its_missions(encoder):
 WORDS = Text(20), Discrete(3)
 
 
+@pytest.mark.quick("LSTM-PPO", "HELM, memory-DQN")
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 @pytest.mark.parametrize("name", ["CNN", "LSTM", "GPT", "HELM, memory", "HELM, both"])
 def test_an_environment_of_words_alone_can_be_played(name, algorithm, encoder):

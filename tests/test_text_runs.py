@@ -26,6 +26,7 @@ def command(run_id, settings):
     return [*runs.words_of(runs.PPO | runs.READS | settings), f"--run-id={run_id}"]
 
 
+@pytest.mark.slow
 def test_an_evaluation_in_between_changes_nothing(in_empty_folder):
     both = {"plain": {}, "evaluated": {"eval_steps": 32, "eval_episodes": 2}}
     for run_id, changes in both.items():

@@ -11,8 +11,8 @@ from rewards.suggesters.household import YesNoSuggester, prompt
 from rewards.suggesters.rules import HouseholdOracle, HouseholdSuggester
 from tests.test_housekeep_text import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE, SINK, laid_out
 from tests.test_yes_no import Answers
+from utils.given_settings import load_config
 from utils.household import Goal
-from utils.settings import load_config
 
 
 def house(suggester=None, **places):

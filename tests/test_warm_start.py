@@ -15,8 +15,8 @@ from tests.test_resume import command
 from trainers.checkpoint import LAST, UNWRITTEN, WarmStart, load_checkpoint, save_checkpoint
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
+from utils.given_settings import load_config
 from utils.saved_state import moments
-from utils.settings import load_config
 
 TINY = {"n_steps": 64, "memory_width": 8}
 BY_REPLAY = {
@@ -73,6 +73,7 @@ def test_target_networks_are_copies_of_what_a_run_begins_with(algorithm, in_empt
         assert learner.replay is None
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_begins_with_them_again(first, monkeypatch):
     whole = train("whole", "--init-from", str(first), seed=1)
     signal_at(monkeypatch, 2, at=5)

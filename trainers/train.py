@@ -320,7 +320,7 @@ def guarded(
 ) -> Iterator[None]:
     """Turn a fatal error of the run in this folder into one line; `own`: the user's classes."""
     kept = f"{folder} keeps the run's last checkpoint. Mend the"
-    go_on = f"then go on with: {resume_command(folder)}"
+    go_on = f"go on with: {resume_command(folder)}"
     try:
         try:
             yield
@@ -335,12 +335,12 @@ def guarded(
                 "the run's last good checkpoint stays"
             ) from None
     except EnvFault as error:
-        raise UserError(f"{error}. {kept} environment, {go_on}") from error
+        raise UserError(f"{error}. {kept} environment, then {go_on}") from error
     except OSError as error:
         if not folder.is_dir():
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
         place = error.filename or folder
-        raise RunError(f"{place}: {error.strerror or error}. Then{go_on[4:]}") from None
+        raise RunError(f"{place}: {error.strerror or error}. Then {go_on}") from None
     except (
         *(UserError, RunError, Interrupted, NotFiniteError),
         *(MemoryError, torch.OutOfMemoryError),
@@ -350,4 +350,4 @@ def guarded(
         if not own:
             raise
         names = ", ".join(f"{setting}: {name}" for setting, name in own.items())
-        raise UserError(f"{names} raised {told(error)}. {kept} class, {go_on}") from error
+        raise UserError(f"{names} raised {told(error)}. {kept} class, then {go_on}") from error

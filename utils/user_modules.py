@@ -75,12 +75,13 @@ def imported(setting: str, module: str) -> ModuleType:
 
 
 @contextmanager
-def telling(**named: str | None) -> Iterator[None]:
+def telling(config: Any) -> Iterator[None]:
     """Tell an error of classes of the user's own in one line, by the settings that name them."""
+    named = {key: getattr(config, key, None) for key in ("model", "curiosity")}
+    own = [f"{key}: {name}" for key, name in named.items() if is_named(name)]
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
-        own = ", ".join(f"{setting}: {name}" for setting, name in named.items() if is_named(name))
         if not own or type(e).__name__ == "OutOfMemoryError":
             raise
         missing = (
@@ -88,7 +89,7 @@ def telling(**named: str | None) -> Iterator[None]:
             "(docs/extending.md)"
         )
         hint = missing if isinstance(e, AttributeError) else ""
-        raise UserError(f"{own} raised {told(e)}{hint}") from e
+        raise UserError(f"{', '.join(own)} raised {told(e)}{hint}") from e
 
 
 def advice(error: BaseException) -> str:

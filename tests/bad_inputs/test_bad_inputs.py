@@ -39,8 +39,9 @@ from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import load_checkpoint
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.run_folder import check_run_id
-from utils.settings import all_settings, load_config
+from utils.settings import all_settings
 
 property_test = examples(max_examples=100, deadline=None, database=None, derandomize=True)
 SETTINGS = all_settings()
@@ -370,6 +371,7 @@ def wrong_values(declaration):
     return [text for text in NO_CHOICES if not (is_optional and text == "null")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_is_no_value_of_a_setting_is_refused_in_one_line(name):
     for text in wrong_values(SETTINGS[name]):
