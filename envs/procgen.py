@@ -27,7 +27,7 @@ def make(config: Config, seed: int) -> VectorEnv:
     Time limits are the games' own: 500 steps in maze, 2000 in jumper, 1000 in the others.
     """
     return EnvPoolVectorEnv(
-        functools.partial(_open_game, config.env),
+        functools.partial(open_game, config.env),
         config.n_envs,
         seed,
         lambda shown: shown,
@@ -35,6 +35,6 @@ def make(config: Config, seed: int) -> VectorEnv:
     )
 
 
-def _open_game(game: str, seeds: list[int]) -> Any:
+def open_game(game: str, seeds: list[int]) -> Any:
     # No number of levels stands for all there are.
     return open_pool(f"{game.capitalize()}Memory-v0", seeds, num_levels=0, start_level=0)

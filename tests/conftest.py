@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import hypothesis
 import pytest
 import torch
 
@@ -16,6 +17,10 @@ from utils.errors import UserError
 
 # Each in a folder named after its source: compiled code, unpacked weights.
 MADE_ONCE = ("crafter", "gguf")
+hypothesis.settings.register_profile(
+    "project", max_examples=20, deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.load_profile("project")
 USERS_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 
 
@@ -66,6 +71,12 @@ def in_empty_folder(tmp_path, monkeypatch):
     """Run the test in an empty working directory and return it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def somebody_else(monkeypatch, tmp_path):
+    """Return a function after which everything here was begun by another user."""
+    return lambda: monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of_somebody_else"))
 
 
 @pytest.fixture

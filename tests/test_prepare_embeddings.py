@@ -6,10 +6,10 @@ import main as main_program
 import prepare_embeddings
 from models.grid_clip import GridClip, ViewEncoder
 from models.word_embeddings import PROMPTS, PromptEmbeddings
-from tests.agents import SMALL
 from tests.full_disk import largest_file
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
-from tests.tiny_clip import tiny_clip
+from tests.runs import PPO, words_of
+from tests.tiny_clip import tiny_clip, tiny_settings
 
 
 def prepare(*more, clip=None, language_model=TRANSFORMER_XL):
@@ -22,21 +22,10 @@ def test_a_run_follows_the_file_that_was_prepared_for_it(in_empty_folder, capsys
     assert prepare() == 0
     path = Path("data/tiny-vit_transfo_xl_k1_minigrid.npz")
     assert f"{path} is written" in capsys.readouterr().out
-    settings = {
-        **SMALL,
-        "model": "SHELM",
-        "env": "MiniGrid-Empty-5x5-v0",
-        "device": "cpu",
-        "clip_encoder": "tiny-vit",
-        "clip_pretrained": tiny_clip(),
-        "language_model": TRANSFORMER_XL,
-        "topk": 2,
-    }
-    command = [f"--var={key}={value}" for key, value in settings.items()]
-    assert main_program.main(command) == 0
-
-    other = [*command, f"--var=clip_pretrained={tiny_clip(seed=1)}"]
-    assert main_program.main(other) == 2
+    settings = PPO | tiny_settings("SHELM") | {"model": "SHELM", "embeddings": path}
+    settings |= {"env": "MiniGrid-Empty-5x5-v0"}
+    assert main_program.main(words_of(settings)) == 0
+    assert main_program.main(words_of(settings | {"clip_pretrained": tiny_clip(seed=1)})) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert "Run: python prepare_embeddings.py --suite minigrid --clip-encoder tiny-vit" in line
 
@@ -81,27 +70,6 @@ def test_the_stand_in_is_trained_once_where_it_is_missing(in_empty_folder, monke
     ]
     found = PromptEmbeddings.read(Path("data/grid-clip_transfo_xl_k1_minigrid.npz"))
     assert {"key", "door", "red", "wall"} <= set(found.tokens)
-
-
-MISTAKES = {
-    "unknown suite": (["--suite", "minigird"], "invalid choice: 'minigird'"),
-    "unknown weights": (
-        ["--clip-encoder", "ViT-B-16", "--clip-pretrained", "opnai"],
-        "Did you mean 'openai'?",
-    ),
-    "unknown language model": (["--language-model", "no such folder/"], "no such folder"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, capsys):
-    command, line = MISTAKES[mistake]
-    assert prepare_embeddings.main(command) == 2
-    captured = capsys.readouterr()
-    assert line in captured.err
-    assert len(captured.err.strip().splitlines()) == 1, captured.err
-    assert captured.out == ""
-    assert list(in_empty_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("n_bytes", [100, 4_000])

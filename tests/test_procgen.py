@@ -33,14 +33,14 @@ def test_channels_come_first():
 
 
 def test_levels_are_played_in_memory_mode_from_all_there_are():
-    config = procgen._open_game("heist", [3, 4]).config
+    config = procgen.open_game("heist", [3, 4]).config
     assert (config["env_name"], config["distribution_mode"]) == ("heist", 10)
     assert (config["num_levels"], config["start_level"]) == (0, 0)
 
 
 def test_resetting_an_ended_game_at_once_skips_no_level():
     """EnvPool left to itself, and reset right after each last step, play the same levels."""
-    left_alone, reset_at_once = (procgen._open_game("maze", [3]) for _ in range(2))
+    left_alone, reset_at_once = (procgen.open_game("maze", [3]) for _ in range(2))
     levels = ([left_alone.reset()[1]["level_seed"][0]], [reset_at_once.reset()[1]["level_seed"][0]])
     stay = np.array([4])
     for _ in range(1100):

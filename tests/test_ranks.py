@@ -14,13 +14,15 @@ from torch import nn
 
 import main as main_program
 from main import build_run
+from models.language.load import local_main_process_first
 from tests import runs
 from tests.ranks import errors, on_ranks
 from tests.runs import ELLM, LSTM, READS, REPLAY, folder_of, outcome, same, signal_at
 from tests.test_threads import ROOT
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.ppo import PPO
-from trainers.ranks import average_gradients, joined_ranks
+from trainers.ranks import joined_ranks
+from trainers.rollout import Rollout
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.saved_state import with_moments
@@ -98,6 +100,8 @@ def test_a_step_shared_by_ranks_is_the_one_that_each_would_take(tmp_path):
                     torch.manual_seed(10 * number + rank)
                     adam.zero_grad()
                     network(torch.randn(4, 5)).square().mean().backward()
+                    if rank == number == 1:  # the other one's loss does not reach it
+                        network[0].bias.grad = None
                     norms.append(step(adam, parameters, 0.1 if number else 1e6))
                 taken.append([*parameters, torch.stack(norms)])
                 taken[-1] += [row[key] for row in adam.state.values() for key in sorted(row)]
@@ -114,20 +118,6 @@ def plain_step(ranks, optimizer, parameters, max_norm):
     norm = nn.utils.clip_grad_norm_(parameters, max_norm)
     optimizer.step()
     return norm
-
-
-def test_gradients_are_averaged(tmp_path):
-    def on_rank(rank):
-        layer = nn.Linear(2, 3)
-        layer.weight.grad = torch.full((3, 2), 1.0 + 2 * rank)
-        if rank == 1:
-            layer.bias.grad = torch.ones(3)  # the other one's loss does not reach it
-        with joined_ranks():
-            average_gradients(list(layer.parameters()))
-        return [layer.weight.grad, layer.bias.grad]
-
-    expected = [torch.full((3, 2), 2.0), torch.full((3,), 0.5)]
-    assert same(on_ranks(2, on_rank, tmp_path), [expected, expected])
 
 
 def test_no_rank_leaves_before_all_are_done(tmp_path):
@@ -160,12 +150,8 @@ def test_all_ranks_stop_after_the_same_update_and_go_on_exactly(
     again = "torchrun --nproc-per-node=2 main.py --resume"
     assert again in errors(in_empty_folder, 0)
     folder = folder_of("cut")
-    checkpoint = load_checkpoint(folder / LAST)
-    assert (
-        23 * N_ENVS
-        <= checkpoint["env_steps"]
-        < load_checkpoint(folder_of("whole") / LAST)["env_steps"]
-    )
+    checkpoint, end = (load_checkpoint(each / LAST) for each in (folder, folder_of("whole")))
+    assert 23 * N_ENVS <= checkpoint["env_steps"] < end["env_steps"]
     assert len(checkpoint["other_ranks"]) == 1
 
     assert main_program.main(["--resume", str(folder)]) == 2
@@ -188,34 +174,45 @@ def test_the_first_rank_counts_the_episodes_of_all(in_empty_folder):
     assert {success for _, _, success in found["episodes"]} == {False, True}
 
 
-@pytest.mark.slow
-def test_a_mistake_is_said_once(in_empty_folder):
-    arguments = [*words_of("single steps", n_envs=3), "--run-id=run"]
-    statuses = on_ranks(2, lambda rank: main_program.main(arguments), in_empty_folder)
-    assert statuses == [2, 2]
-    line = "3 environments cannot be shared by 2 ranks. Choose a multiple of 2"
-    assert line in errors(in_empty_folder, 0).strip().splitlines()[-1]
-    assert errors(in_empty_folder, 1) == ""
-    assert not Path("experiments").exists()
+def bad_batch(monkeypatch):
+    batch = Rollout.batch
+    nan = {"returns": torch.full((N_ENVS // 2 * 16 // 2,), float("nan"))}
+    monkeypatch.setattr(Rollout, "batch", lambda *given: batch(*given)._replace(**nan))
+
+
+def bad_news(monkeypatch):
+    def observe(self, transition):
+        raise UserError("env: not as it was")
+
+    monkeypatch.setattr(PPO, "observe", observe)
+
+
+ALONE = "the ranks have lost each other"
+FAULTS = {  # of the second rank: the status of both, the last lines of the first and the second
+    "numbers that are not finite": ({}, bad_batch, 1, "not finite in epoch 0, minibatch 0", ""),
+    "another environment": ({}, bad_news, 1, ALONE, "rank 1: env: not as it was"),
+    "a mistake, said once": ({"n_envs": 3}, None, 2, "3 environments cannot be shared by 2", ""),
+}
 
 
 @pytest.mark.slow
-def test_numbers_that_are_not_finite_stop_all_ranks(in_empty_folder, monkeypatch):
-    learn = PPO._learn
+@pytest.mark.parametrize("name", FAULTS)
+def test_all_ranks_end_by_what_goes_wrong_in_one(name, in_empty_folder, monkeypatch):
+    changes, fault, status, first, second = FAULTS[name]
 
-    def learn_badly(self, batch, now):
-        if self.ranks.rank == 1:
-            batch = batch._replace(returns=batch.returns * float("nan"))
-        return learn(self, batch, now)
+    def on_rank(rank):
+        if rank == 1 and fault:
+            fault(monkeypatch)
+        return main_program.main([*words_of("single steps", **changes), "--run-id=run"])
 
-    monkeypatch.setattr(PPO, "_learn", learn_badly)
-    arguments = [*words_of("single steps"), "--run-id=run"]
-    statuses = on_ranks(2, lambda rank: main_program.main(arguments), in_empty_folder)
-    assert statuses == [1, 1]
-    assert "not finite in epoch 0, minibatch 0" in errors(in_empty_folder, 0)
-    bad = torch.load(folder_of("run") / "bad_minibatch.pt", weights_only=True)
-    (other,) = bad["other_ranks"]
-    assert len(bad["actions"]) == len(other["actions"]) == N_ENVS // 2 * 16 // 2
+    assert on_ranks(2, on_rank, in_empty_folder) == [status] * 2
+    assert first in errors(in_empty_folder, 0).strip().splitlines()[-1]
+    assert second in errors(in_empty_folder, 1)
+    assert Path("experiments").exists() == (status == 1)
+    if fault is bad_batch:
+        bad = torch.load(folder_of("run") / "bad_minibatch.pt", weights_only=True)
+        (other,) = bad["other_ranks"]
+        assert len(bad["actions"]) == len(other["actions"]) == N_ENVS // 2 * 16 // 2
 
 
 @pytest.mark.slow
@@ -231,9 +228,7 @@ def test_torchrun_trains_and_writes_one_run_folder(in_empty_folder):
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.count("mean return") == 1
     (folder,) = Path("experiments").glob("*/*/*")
-    last = outcome(folder)["metrics"][-1]
-    assert int(last["env_steps"]) >= RUNS["DQN"]["n_steps"]
-    assert int(float(last["train/n_gradient_steps"])) > 0
+    assert float(outcome(folder)["metrics"][-1]["train/n_gradient_steps"]) > 0
 
 
 @pytest.mark.parametrize("changes", [{}, {"RANK": "2"}, {"RANK": "x"}, {"MASTER_ADDR": ""}])
@@ -248,18 +243,27 @@ def test_a_world_size_without_torchrun_gets_one_line(changes, monkeypatch, capsy
     assert all(name in line for name in changes or ("RANK", "MASTER_PORT"))
 
 
-@pytest.mark.slow
-def test_what_one_rank_alone_finds_wrong_is_said_by_it(in_empty_folder, monkeypatch):
-    observe = PPO.observe
+def test_the_first_process_loads_before_the_others(tmp_path):
+    def load(rank):
+        if rank == 0:
+            (tmp_path / "fetched").write_text("weights")
+        return (tmp_path / "fetched").read_text()
 
-    def observe_badly(self, transition):
-        if self.ranks.rank == 1:
-            raise UserError("env: not as it was")
-        observe(self, transition)
+    def function(rank):
+        with joined_ranks():
+            return local_main_process_first(lambda: load(rank))
 
-    monkeypatch.setattr(PPO, "observe", observe_badly)
-    arguments = [*words_of("single steps"), "--run-id=run"]
-    statuses = on_ranks(2, lambda rank: main_program.main(arguments), in_empty_folder)
-    assert statuses == [1, 1]
-    assert "rank 1: env: not as it was" in errors(in_empty_folder, 1)
-    assert "the ranks have lost each other" in errors(in_empty_folder, 0)
+    assert on_ranks(3, function, tmp_path) == ["weights"] * 3
+
+
+def test_an_error_in_loading_is_said_once(tmp_path):
+    def load():
+        raise UserError("no such weights")
+
+    def function(rank):
+        with joined_ranks(), pytest.raises(UserError if rank == 0 else SystemExit):
+            local_main_process_first(load)
+        return True
+
+    assert on_ranks(2, function, tmp_path) == [True, True]
+    assert errors(tmp_path, 1) == ""

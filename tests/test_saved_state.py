@@ -1,46 +1,57 @@
 import copy
-import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from utils.saved_state import called, check_like, check_steps, load_moments, moments, with_moments
 
-HERE = {"mean": 0.5, "rows": [1, 2], "steps": torch.zeros(2, 3), "done": torch.zeros(2).bool()}
-MISFITS = {
-    "no dictionary": [],
-    "a key more": HERE | {"more": 1},
-    "a key less": {"mean": 0.5},
-    "text for a number": HERE | {"mean": "0.5"},
-    "truth for a number": HERE | {"rows": [True, 2]},
-    "a shorter list": HERE | {"rows": [1]},
-    "a tuple for a list": HERE | {"rows": (1, 2)},
-    "a number for a tensor": HERE | {"steps": 0.0},
-    "another shape": HERE | {"steps": torch.zeros(3, 2)},
-    "another type": HERE | {"steps": torch.zeros(2, 3).double()},
-    "a sparse tensor": HERE | {"steps": torch.zeros(2, 3).to_sparse()},
-    "a tensor without content": HERE | {"steps": torch.zeros(2, 3, device="meta")},
-    "a parameter": HERE | {"steps": torch.nn.Parameter(torch.zeros(2, 3))},
-    "a tensor that is not finite": HERE | {"steps": torch.full((2, 3), math.nan)},
+TENSOR = torch.zeros(2, 3)
+OTHERS = {  # of each kind of leaf: values that are no such leaf
+    float: ["0.5", 1, True, None, TENSOR],
+    int: ["1", 0.5, True, None, [1]],
+    torch.Tensor: [
+        *(0.0, None, [], TENSOR.T, TENSOR.double(), TENSOR.bool(), TENSOR.to_sparse()),
+        *(torch.zeros(2, 3, device="meta"), torch.nn.Parameter(TENSOR), TENSOR / 0),
+    ],
 }
+LEAVES = st.sampled_from([0.5, 7, TENSOR])
+STATES = st.recursive(
+    LEAVES, lambda each: st.lists(each, min_size=1) | st.dictionaries(st.text(), each, min_size=1)
+)
 
 
-def test_a_state_with_other_numbers_fits():
-    assert check_like(HERE | {"mean": 0.7, "steps": torch.ones(2, 3)}, HERE, "state") is None
+def spoiled(state, data):
+    """Return a state in which one leaf is another, or one of the containers has another size."""
+    if not isinstance(state, dict | list):
+        return data.draw(st.sampled_from(OTHERS[type(state)]))
+    how = data.draw(st.sampled_from(["less", "more", "a tuple", "deeper"]))
+    if isinstance(state, list):
+        if how == "deeper":
+            return [spoiled(state[0], data), *state[1:]]
+        return {"less": state[1:], "more": [*state, 1], "a tuple": tuple(state)}[how]
+    name, *rest = state
+    if how == "deeper":
+        return state | {name: spoiled(state[name], data)}
+    less = {each: state[each] for each in rest}
+    return {"less": less, "more": state | {f"{state.keys()}": 1}, "a tuple": list(state)}[how]
 
 
-@pytest.mark.parametrize("name", MISFITS)
-def test_a_state_that_is_built_otherwise_does_not_fit(name):
+def other_numbers(state):
+    if isinstance(state, dict):
+        return {name: other_numbers(each) for name, each in state.items()}
+    return [other_numbers(each) for each in state] if isinstance(state, list) else state + 1
+
+
+@given(STATES, st.data())
+@settings(max_examples=100)
+def test_a_state_with_other_numbers_fits_and_one_that_is_built_otherwise_does_not(state, data):
+    assert check_like(other_numbers(state), state, "state") is None
+    wrong = spoiled(state, data)
     with pytest.raises(ValueError, match="state"):
-        check_like(MISFITS[name], HERE, "state")
-
-
-def test_what_has_another_size_in_every_run_is_left_out():
-    here = {"of run": HERE, "rows": [0]}
-    saved = {"of run": HERE | {"rows": [1, 2, 3]}, "rows": [0]}
-    assert check_like(saved, here, "state", {"state.of run.rows"}) is None
-    with pytest.raises(ValueError, match=r"state\.of run\.rows has 3 entries, not 2"):
-        check_like(saved, here, "state", {"state.rows"})
+        check_like(wrong, state, "state")
+    assert check_like({"of run": wrong}, {"of run": state}, "state", {"state.of run"}) is None
 
 
 def test_steps_may_be_any_number_of_one_kind():

@@ -4,17 +4,12 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rewards.suggesters import server
 from rewards.suggesters.answer_cache import AnswerCache
 from rewards.suggesters.rules import TextState
-from rewards.suggesters.server import (
-    FIRST_REST,
-    LONGEST_WAIT,
-    ServerSettings,
-    ServerSuggester,
-    pause,
-)
 from tests.model_server import CHOP, Turns, said, serving
 from tests.test_suggesters import settings
 from utils.errors import RunError, UserError
@@ -45,7 +40,7 @@ def waits(monkeypatch):
 def suggester(cache, waits):
     def make(turns, **changes):
         given = {"suggester_url": turns.url, "suggester_model": "tiny", "suggester_timeout": 0.2}
-        return ServerSuggester(settings(ServerSettings, **given | changes), cache)
+        return server.ServerSuggester(settings(server.ServerSettings, **given | changes), cache)
 
     return make
 
@@ -54,33 +49,41 @@ def everything_written(folder):
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_chat_suggests_and_is_asked_once(suggester, tmp_path):
-    with serving(Turns(said("- Chop tree\n- Sleep"))) as turns:
-        found = suggester(turns)
-        assert found.suggest(SCENES[:1]) == found.suggest(SCENES[:1]) == [["chop tree", "sleep"]]
+def prompt_of(body):
+    return body["prompt"] if "prompt" in body else body["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("api", "answer"),
+    [("chat", said("- Chop tree\n- Sleep")), ("completions", {"choices": [{"text": CHOP}]})],
+)
+def test_a_server_suggests_and_is_asked_once(api, answer, suggester, tmp_path):
+    with serving(Turns(answer)) as turns:
+        found = suggester(turns, suggester_api=api)
+        goals = [["chop tree", "sleep"] if api == "chat" else ["chop tree"]]
+        assert found.suggest(SCENES[:1]) == found.suggest(SCENES[:1]) == goals
     ((path, headers, body),) = turns.asked
-    assert path == "/v1/chat/completions"
+    assert path == f"/v1/{'chat/' if api == 'chat' else ''}completions"
     assert headers["Authorization"] == f"Bearer {KEY}"
     assert (body["model"], body["stop"], body["max_tokens"]) == ("tiny", "\n\n", 200)
-    assert "You see tree." in body["messages"][0]["content"]
-    assert found.metrics()["suggester/tokens"] == 9
+    assert "You see tree. What do you do?\n" in prompt_of(body)
+    assert found.metrics()["suggester/tokens"] == (9 if api == "chat" else 0)
     assert found.metrics()["suggester/requests"] == 1
     assert KEY.encode() not in everything_written(tmp_path)
 
 
-def test_completions_are_asked_with_the_prompt_as_it_stands(suggester):
-    with serving(Turns({"choices": [{"text": CHOP}]})) as turns:
-        assert suggester(turns, suggester_api="completions").suggest(SCENES[:1]) == [["chop tree"]]
-    ((path, _, body),) = turns.asked
-    assert path == "/v1/completions"
-    assert body["prompt"].endswith("You see tree. What do you do?\n")
+@given(st.integers(0, 60), st.none() | st.floats(0, 1e12))
+def test_waits_grow_and_do_what_the_server_asks(number, asked):
+    most = min(0.5 * 2**number, server.LONGEST_WAIT)
+    low, high = (most / 2, most) if asked is None else [min(asked, server.LONGEST_WAIT)] * 2
+    assert low <= server.pause(number, asked) <= high
 
 
 def test_several_new_scenes_are_asked_each_and_without_a_key_none_is_sent(suggester, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     with serving(Turns(said(CHOP))) as turns:
         assert suggester(turns).suggest(SCENES) == [["chop tree"]] * 4
-    assert len({body["messages"][0]["content"] for _, _, body in turns.asked}) == 4
+    assert len({prompt_of(body) for _, _, body in turns.asked}) == 4
     assert "Authorization" not in turns.asked[0][1]
 
 
@@ -93,8 +96,8 @@ def test_what_may_pass_is_tried_again(suggester, waits, turn):
         found = suggester(turns)
         assert found.suggest(SCENES[:1]) == [["chop tree"]]
     assert len(turns.asked) == found.sent == 2
-    assert len(waits) == 1
-    assert waits == [7.0] or turn not in (500, 503, 429)  # as the server asks
+    (wait,) = waits
+    assert wait == 7 or turn not in (500, 503, 429)  # as the server asks
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,9 @@ def test_or_the_run_goes_on_without_and_rests_each_time_longer(suggester, caplog
     with serving(Turns("die", 401, said(CHOP), 500, 0)) as turns:
         found = suggester(turns, suggester_retries=0, suggester_failure="no-suggestions")
         n_asked = []
-        for scene, rest in zip(SCENES, (FIRST_REST, 2 * FIRST_REST, 0, FIRST_REST), strict=True):
+        for scene, rest in zip(
+            SCENES, (server.FIRST_REST, 2 * server.FIRST_REST, 0, server.FIRST_REST), strict=True
+        ):
             goals = found.suggest([scene])
             n_asked.append(len(turns.asked))
             assert goals == ([[]] if rest else [["chop tree"]])
@@ -134,15 +139,6 @@ def test_or_the_run_goes_on_without_and_rests_each_time_longer(suggester, caplog
     assert n_asked == [1, 2, 3, 4]
     assert found.counts["unanswered"] == 6
     assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 3
-
-
-def test_waits_grow_and_do_what_the_server_asks():
-    waits = [pause(number, None) for number in range(20)]
-    assert 0.25 <= waits[0] <= 0.5
-    assert 2 <= waits[3] <= 4
-    assert max(waits) <= LONGEST_WAIT
-    assert pause(0, 7.0) == 7.0
-    assert pause(0, 1e9) == LONGEST_WAIT
 
 
 def test_the_budget_is_kept_retries_among_it(suggester, caplog):
@@ -171,13 +167,11 @@ def test_a_resumed_run_has_what_is_left_of_its_budget(suggester):
 
 
 def test_the_key_is_in_no_error_though_the_server_repeats_it(suggester):
-    with (
-        serving(Turns("repeat_the_key")) as turns,
-        pytest.raises(RunError, match="OPENAI_API_KEY is missing or wrong") as caught,
-    ):
+    with serving(Turns("repeat_the_key")) as turns, pytest.raises(RunError) as caught:
         suggester(turns).suggest(SCENES[:1])
-    assert KEY not in str(caught.value)
+    assert "OPENAI_API_KEY is missing or wrong" in str(caught.value)
     assert "Bearer (key)" in str(caught.value)
+    assert KEY not in str(caught.value)
 
 
 def test_log_probabilities_of_yes_and_no_are_told(suggester):
@@ -196,8 +190,8 @@ def test_a_server_that_does_not_tell_them_is_one_line(suggester, turn):
 
 def configured(tmp_path, **changes):
     given = {"suggester_cache": str(tmp_path / "a.sqlite"), "suggester_model": "tiny"}
-    config = settings(ServerSettings, **given | {"suggester_timeout": 0.2} | changes)
-    return ServerSuggester.configured(SimpleNamespace(part=lambda _: config), ())
+    config = settings(server.ServerSettings, **given | {"suggester_timeout": 0.2} | changes)
+    return server.ServerSuggester.configured(SimpleNamespace(part=lambda _: config), ())
 
 
 MODELS = {
@@ -226,9 +220,7 @@ BAD = {
     "no address": ({}, "suggester_url: missing"),
     "no server": ({"suggester_url": "http://127.0.0.1:9/v1"}, "Connection refused.*budget=0"),
     "no scheme": ({"suggester_url": "localhost:8000"}, "is no address"),
-    "another scheme": ({"suggester_url": "file:///etc/passwd"}, "is no address"),
     "no port": ({"suggester_url": "http://localhost:port"}, "suggester_url: Port could not"),
-    "a blank": ({"suggester_url": "http://local host/v1"}, "is no address"),
     "a password": ({"suggester_url": "https://me:secret@host/v1"}, "holds more than an address"),
     "a key in the address": ({"suggester_url": "https://h/v1?key=secret"}, "holds more than"),
     "not encrypted": ({"suggester_url": "http://example.org/v1"}, "is not encrypted, and the key"),

@@ -6,18 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from models.language import generation
+from rewards.suggesters import language_model
 from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest
-from rewards.suggesters.language_model import (
-    INSTRUCTION,
-    LanguageModelSuggester,
-    LanguageModelSuggesterSettings,
-    PromptedSuggester,
-    bullet,
-    candidates,
-    goals_of,
-    lm_sentence,
-    question,
-)
 from rewards.suggesters.rules import TextState
 from tests.golden_data import GOLDEN
 from tests.test_answer_cache import n_kept
@@ -38,7 +28,7 @@ def settings(kind, **changes):
     return kind(**given | changes)
 
 
-class Answering(PromptedSuggester):
+class Answering(language_model.PromptedSuggester):
     """Gives a given answer."""
 
     def __init__(self, cache, answer, asks_again=False):
@@ -46,7 +36,7 @@ class Answering(PromptedSuggester):
         self.answer, self.n_asked = answer, 0
 
     def question(self, situation):
-        return CompletionRequest("nobody", question(situation), {})
+        return CompletionRequest("nobody", language_model.question(situation), {})
 
     def ask(self, questions):
         self.n_asked += len(questions)
@@ -64,7 +54,7 @@ def cache(tmp_path):
 def test_answers_are_read_and_remembered_as_the_original_does(row, cache):
     suggester = Answering(cache, row["answer"], asks_again=True)
     (first,), (again,) = suggester.suggest([FIELD]), suggester.suggest([FIELD])
-    assert goals_of(row["answer"]) == row["goals_in_order"]
+    assert language_model.goals_of(row["answer"]) == row["goals_in_order"]
     assert sorted(first) == sorted(again) == row["goals"]
     assert first == list(dict.fromkeys(row["goals_in_order"] or []))
     kept = [goal for goal in again if goal not in row["achieved"]]
@@ -75,18 +65,12 @@ def test_answers_are_read_and_remembered_as_the_original_does(row, cache):
     assert row["accepted"] == (suggester.n_asked == 1)
 
 
-def test_a_rejected_answer_is_kept_and_not_asked_again(cache):
-    suggester = Answering(cache, "Chop the tree!")
-    assert [suggester.suggest([FIELD]) for _ in range(3)] == [[[]]] * 3
-    assert suggester.n_asked == suggester.counts["rejected"] == 1
-    assert Answering(cache, "- Sleep").suggest([FIELD]) == [[]]
-
-
-def test_no_answer_is_counted_and_asked_for_again(cache):
+def test_no_answer_is_asked_for_again_and_a_rejected_one_is_not(cache):
     suggester = Answering(cache, None)
-    assert suggester.suggest([FIELD]) == [[]]
-    suggester.answer = "- Chop tree"
-    assert suggester.suggest([FIELD]) == [["chop tree"]]
+    for answer, goals in ((None, []), ("Chop the tree!", []), ("- Chop tree", [])):
+        suggester.answer = answer
+        assert suggester.suggest([FIELD]) == [goals]
+    assert (suggester.n_asked, suggester.counts["rejected"]) == (2, 1)
     assert (suggester.counts["unanswered"], suggester.counts["asked"]) == (1, 1)
 
 
@@ -105,22 +89,29 @@ def test_a_model_is_told_what_the_original_tells_it():
     assert STEPS
     for row in STEPS:
         situation = TextState(row["scene"], row["inventory_text"], row["status_text"], {})
-        assert lm_sentence(situation) == row["lm_sentence"]
-        assert question(situation).startswith(INSTRUCTION)
-        assert question(situation).endswith(f"{row['lm_sentence']} What do you do?\n")
+        assert language_model.lm_sentence(situation) == row["lm_sentence"]
+        assert language_model.question(situation).startswith(language_model.INSTRUCTION)
+        assert language_model.question(situation).endswith(
+            f"{row['lm_sentence']} What do you do?\n"
+        )
 
 
 def test_candidates_are_actions_with_what_is_seen_held_or_felt():
-    assert candidates(ACTIONS, FIELD) == ["chop tree", "eat cow", "attack cow"]
+    assert language_model.candidates(ACTIONS, FIELD) == ["chop tree", "eat cow", "attack cow"]
     sleepy = FIELD._replace(status="you feel sleepy.")
-    assert candidates(ACTIONS, sleepy) == ["sleep", "chop tree", "eat cow", "attack cow"]
+    assert language_model.candidates(ACTIONS, sleepy) == [
+        "sleep",
+        "chop tree",
+        "eat cow",
+        "attack cow",
+    ]
     held = "you have in your inventory coal, wood_pickaxe."
     holding = TextState("you see .", held, "", {"coal": 1})
     names = (*ACTIONS, "make wood pickaxe", "chop wood pickaxe", "attack zombie")
-    assert candidates(names, holding) == [
+    assert language_model.candidates(names, holding) == [
         *("mine coal", "make table", "make wood pickaxe", "chop wood pickaxe")
     ]
-    assert bullet("chop tree") == " Chop tree"
+    assert language_model.bullet("chop tree") == " Chop tree"
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +122,10 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def suggester(folder, cache):
     def make(**changes):
-        config = settings(LanguageModelSuggesterSettings, suggester_model=str(folder), **changes)
-        return LanguageModelSuggester(config, ACTIONS, cache)
+        config = settings(
+            language_model.LanguageModelSuggesterSettings, suggester_model=str(folder), **changes
+        )
+        return language_model.LanguageModelSuggester(config, ACTIONS, cache)
 
     return make
 
@@ -142,7 +135,9 @@ def test_scoring_suggests_the_likeliest_phrases_of_what_is_seen(suggester):
     (goals,) = found.suggest([FIELD])
     model = generation.load_text_model(found.config.suggester_model)
     names = ["chop tree", "eat cow", "attack cow"]
-    scores = model.phrase_log_probabilities(question(FIELD) + "-", [bullet(n) for n in names])
+    scores = model.phrase_log_probabilities(
+        language_model.question(FIELD) + "-", [language_model.bullet(n) for n in names]
+    )
     assert goals == sorted(names, key=lambda n: -scores[names.index(n)])[:2]
     assert found.counts["tokens"] > 0
 
@@ -172,8 +167,8 @@ def test_writing_gives_all_new_situations_at_once_to_the_model(suggester, monkey
 
 
 def configured(action_names=ACTIONS, **changes):
-    config = settings(LanguageModelSuggesterSettings, **changes)
-    return LanguageModelSuggester.configured(
+    config = settings(language_model.LanguageModelSuggesterSettings, **changes)
+    return language_model.LanguageModelSuggester.configured(
         SimpleNamespace(part=lambda _: config, env="Some-v0"), action_names
     )
 

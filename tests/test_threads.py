@@ -1,8 +1,6 @@
 """How many threads a run uses, and how they wait."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import main as main_program
 from models import build_agent
 from tests.agents import small_config, spaces
-from tests.runs import folder_of, resume, same, signal_at
-from tests.test_resume import command
+from tests.runs import same
 from utils.starting import COMMANDS, let_waiting_threads_sleep, number_of_threads
 
 ROOT = Path(__file__).parent.parent
@@ -49,19 +45,6 @@ def test_a_run_has_one_thread_unless_the_user_says_otherwise(given, environment,
     assert number_of_threads(given) == number
 
 
-@pytest.mark.slow
-def test_a_run_that_goes_on_has_the_number_it_had(free, in_empty_folder):
-    changes = {"n_steps": 256, "checkpoint_minutes": 60, "threads": 2}
-    signal_at(free, signal.SIGINT, at=32)
-    assert main_program.main(command("CNN-PPO", "run", **changes)) == 130
-    torch.set_num_threads(4)
-    assert resume("run") == 0
-    assert torch.get_num_threads() == 2
-    run = json.loads((folder_of("run") / "run.json").read_text())
-    assert run["settings"]["threads"] == run["resumed"][0]["hardware"]["threads"] == 2
-    assert run["resumed"][0]["exact"]
-
-
 def test_a_seed_gives_the_same_weights_with_any_number_of_threads(free):
     drawn = []
     for n_threads in (1, 2):
@@ -90,9 +73,7 @@ def test_how_threads_wait_is_settled_before_pytorch_is_imported(program):
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     finished = subprocess.run(
         [sys.executable, "-c", ON_IMPORT + run],
-        cwd=ROOT,
-        env=environment | {"PYTHONPATH": "."},
-        capture_output=True,
-        text=True,
+        **{"cwd": ROOT, "env": environment | {"PYTHONPATH": "."}},
+        **{"capture_output": True, "text": True},
     )
     assert finished.stdout == "PASSIVE\n", finished.stderr

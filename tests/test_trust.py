@@ -44,11 +44,6 @@ def rewrite(folder, changes, description=None):
 
 
 @pytest.fixture
-def somebody_else(monkeypatch, tmp_path):
-    return lambda: monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of_somebody_else"))
-
-
-@pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "precious")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -72,7 +67,13 @@ def unfinished(folder):
 
 
 @pytest.mark.slow
-def test_playing_asks_no_server_unless_the_command_line_names_one(asking, server, capsys):
+@pytest.mark.parametrize("goal_conditioned", ["false", "true"])
+def test_playing_asks_no_server_unless_the_command_line_names_one(
+    goal_conditioned, in_empty_folder, server, capsys
+):
+    cache = {"suggester_cache": Path("own.sqlite").resolve(), "goal_conditioned": goal_conditioned}
+    asked = TINY | WORLD | SERVED | cache | {"suggester_url": server.url}
+    asking = train("CNN", "received", **asked)
     del server.asked[:]
     Path("own.sqlite").unlink()
     play = ["--ckpt-path", str(asking), "--n-episodes=1"]
@@ -91,15 +92,6 @@ def test_a_setting_under_its_earlier_name_is_signed_as_well(in_empty_folder, cap
     rewrite(run, {"stimuli": "/etc"})
     (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
     assert "recognition_stimuli=/etc. Add --trust" in line
-
-
-def test_an_agent_that_reads_its_goals_is_played_with_none(in_empty_folder, server, capsys):
-    asked = SERVED | {"suggester_url": server.url, "goal_conditioned": "true"}
-    folder = train("CNN", "received", **(TINY | WORLD | asked))
-    del server.asked[:]
-    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes=1"]) == 0
-    assert server.asked == []
-    assert analysis.main(["words", str(folder)]) == 2
 
 
 @pytest.mark.slow
@@ -122,13 +114,7 @@ def test_a_received_run_contacts_nobody_and_says_whom_it_would(
     assert main_program.main(["--resume", str(asking), "--trust"]) == 0
     assert "suggester_url=" in capsys.readouterr().out
     assert server.asked
-
-
-def test_a_run_that_was_trusted_is_ones_own(asking, somebody_else):
-    unfinished(asking)
-    somebody_else()
-    assert main_program.main(["--resume", str(asking), "--trust"]) == 0
-    unfinished(asking)
+    unfinished(asking)  # now it is one's own
     assert main_program.main(["--resume", str(asking)]) == 0
 
 
@@ -182,6 +168,8 @@ NAMES = [
     *("tests.conftest:X", "__main__:X", "os:X", "test_evil:X", "evil:X:Y", "sitecustomize:X"),
 ]
 PLACES = ["/etc", "begun", "../outside", "file:///etc/passwd", "~/.ssh", "somebody/model", "evil"]
+HOUSEKEEP = ("housekeep_folder", "housekeep_scene", "housekeep_split")
+SERVER = ("suggester_model", "suggester_cache", "suggester_url", "suggester_key_variable")
 DESCRIPTIONS = [
     {"user_modules": {"evil": {"folder": "{here}", "sha256": "0" * 64}}},
     {"begun_here": {"user_modules": {"evil": {"folder": "{here}"}}, "signature": "0" * 64}},
@@ -203,14 +191,9 @@ def tries():
         "embeddings": {"model": "SHELM"},
         "guide": {"algorithm": "EllmDQN", "model": "ELLM"},
         "sentence_encoder": {"env": "CrafterText-v0"},
-        "housekeep_folder": {"env": "Housekeep-v0"},
-        "housekeep_scene": {"env": "Housekeep-v0"},
-        "housekeep_split": {"env": "Housekeep-v0"},
         "goal_encoder": WORLD | {"suggester": "oracle"},
-        "suggester_model": WORLD | {"suggester": "server"},
-        "suggester_cache": WORLD | {"suggester": "server"},
-        "suggester_url": WORLD | {"suggester": "server"},
-        "suggester_key_variable": WORLD | {"suggester": "server"},
+        **{name: {"env": "Housekeep-v0"} for name in HOUSEKEEP},
+        **{name: WORLD | {"suggester": "server"} for name in SERVER},
     }
     assert {*reads, "wandb"} == outside_settings().keys()
     for setting, place in itertools.product(reads, PLACES):
