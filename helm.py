@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from envs import EnvLike, given_name
+from envs import EnvLike, given
 from main import resume_run, start_run
 from models.agent import Agent
 from models.observations import AgentInput
@@ -63,8 +64,6 @@ def train(
             raise UserError(f"settings: {name} is given, and an object instead. Give one of them")
     if agent is not None:
         values["model"] = _name_of(agent)
-    if env is not None:
-        values["env"] = given_name(env)
     if isinstance(env, VectorEnv):  # its size is fixed
         values.setdefault("n_envs", env.num_envs)
     # As on a command line: the run's folder is named after them.
@@ -73,9 +72,10 @@ def train(
         for name, value in settings.items()
     ]
     start = None if init_from is None else Path(init_from)
-    with joined_ranks() as ranks:
-        config = load_config(values=values).part(RunSettings)
-        return start_run(config, ranks, run_id, texts, start, env)
+    with given(env) as name, joined_ranks() as ranks:
+        named = {} if name is None else {"env": name}
+        config = load_config(values=values | named).part(RunSettings)
+        return start_run(config, ranks, run_id, texts, start)
 
 
 def resume(run: str | Path, env: EnvLike | None = None, trust: bool = False) -> Path:
@@ -90,8 +90,8 @@ def resume(run: str | Path, env: EnvLike | None = None, trust: bool = False) -> 
     Raises:
         UserError: it cannot be resumed, or not in that environment.
     """
-    with joined_ranks() as ranks:
-        return resume_run(Path(run), ranks, env, trust)
+    with given(env), joined_ranks() as ranks:
+        return resume_run(Path(run), ranks, trust)
 
 
 def load(
@@ -112,7 +112,9 @@ def load(
     checkpoint = load_checkpoint(path)
     config = player_config(checkpoint, path, 1, device, trust)
     with ExitStack() as stack:
-        played_in = stack.enter_context(open_env(config, config.seed, env, drawn=True))
+        with given(env) as name:
+            own = config if name is None else replace(config, env=name)
+            played_in = stack.enter_context(open_env(own, config.seed, drawn=True))
         agent = restored_agent(config, played_in, checkpoint, path)
         return Player(config, agent, played_in, stack.pop_all())
 

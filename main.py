@@ -7,12 +7,11 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from envs import EnvLike, check_env_name, given_name
 from models import build_agent, resolve_device
 from report import build_showcase
 from trainers.build import build_evaluation, build_learner, check, configured_collector, open_env
@@ -20,7 +19,6 @@ from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, add_trust, add_var, exit_process, run_program
-from utils.errors import UserError
 from utils.loggers import check_loggers
 from utils.run_folder import (
     create_run_folder,
@@ -47,22 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(argv: Sequence[str] | None) -> None:
     """Begin the run that the settings describe, resume an earlier one, or print settings."""
     arguments = parse_arguments(argv)
-    given = arguments.config, arguments.overrides
-    if arguments.list_configs:
-        print(published_table())
-    elif arguments.print_config:
-        config = load_run_config(arguments.resume) if arguments.resume else load_config(*given)
-        values = dataclasses.asdict(config)
-        print(json.dumps({name: values[name] for name in default_settings(values)}, indent=2))
-    else:
-        # Under torchrun several processes train one agent together; otherwise there is one rank.
-        with joined_ranks() as ranks:
-            if arguments.resume:
-                resume_run(arguments.resume, ranks, trust=arguments.trust)
-            else:
-                config = load_config(*given).part(RunSettings)
-                names = arguments.run_id, arguments.overrides, arguments.init_from
-                start_run(config, ranks, *names, trust=arguments.trust)
+    if arguments.list_configs or arguments.print_config:
+        print_settings(arguments)
+        return
+    # Under torchrun several processes train one agent together; otherwise there is one rank.
+    with joined_ranks() as ranks:
+        if arguments.resume:
+            resume_run(arguments.resume, ranks, arguments.trust)
+        else:
+            config = load_config(arguments.config, arguments.overrides).part(RunSettings)
+            names = arguments.run_id, arguments.overrides, arguments.init_from
+            start_run(config, ranks, *names, arguments.trust)
 
 
 def start_run(
@@ -71,7 +64,6 @@ def start_run(
     run_id: str | None = None,
     overrides: Sequence[str] = (),
     init_from: Path | None = None,
-    env: EnvLike | None = None,
     trust: bool = False,
 ) -> Path:
     """Train a run from its first step to its last and return its folder.
@@ -82,51 +74,39 @@ def start_run(
         run_id: The folder's name; None for one made of the overrides and the seed.
         overrides: The settings that were given as KEY=VALUE.
         init_from: A run or checkpoint: its parameters are the first ones.
-        env: An environment object in place of `config.env`.
         trust: Load a guide's run even if another user began it.
     """
-    check(config, run_id, init_from, env)
+    check(config, run_id, has_start=init_from is not None)
     start = None if init_from is None else WarmStart.named(init_from)
-    with build_run(config, ranks, env, start, trust) as run:
+    with build_run(config, ranks, start, trust) as run:
         # Checkpoints leave pretrained parts out; the folder records their sha256 instead, so that
         # a resumed run can refuse others.
-        of_env: dict[str, str] = getattr(run.collector.env, "fingerprints", dict)()
-        weights = run.learner.agent.fingerprints() | of_env
         facts = None if start is None else start._asdict()
         folder = ranks.run_on_first(
-            lambda: create_run_folder(run.config, run_id, overrides, weights, facts)
+            lambda: create_run_folder(run.config, run_id, overrides, run.fingerprints(), facts)
         )
         with ranks.enter_on_first(locked(folder)):
             run.train(folder)
-            ranks.print(run.report(folder, by_name=env is None))
     return folder
 
 
-def resume_run(folder: Path, ranks: Ranks, env: EnvLike | None = None, trust: bool = False) -> Path:
+def resume_run(folder: Path, ranks: Ranks, trust: bool = False) -> Path:
     """Resume a run from its last valid checkpoint, or from its beginning without one."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
-    if env is None:
-        check_env_name(config.env)
-    elif given_name(env) != config.env:
-        raise UserError(f"env: {folder} is a run on {config.env}, and this is {given_name(env)}")
+    facts = init_checkpoint(folder)
+    check(config, has_start=facts is not None)
     with ranks.enter_on_first(locked(folder)):
         checkpoint = own_checkpoint(folder, config, ranks)
-        facts = init_checkpoint(folder) if checkpoint is None else None
-        start = None if facts is None else WarmStart.recorded(facts)
-        with build_run(config, ranks, env, start, trust) as run:
-            ranks.print(run.resume(folder, checkpoint))
+        start = None if facts is None or checkpoint else WarmStart.recorded(facts)
+        with build_run(config, ranks, start, trust) as run:
+            run.resume(folder, checkpoint)
             run.train(folder)
-            ranks.print(run.report(folder, by_name=env is None))
     return folder
 
 
 @contextmanager
 def build_run(
-    config: RunSettings,
-    ranks: Ranks,
-    given: EnvLike | None = None,
-    start: WarmStart | None = None,
-    trust: bool = False,
+    config: RunSettings, ranks: Ranks, start: WarmStart | None = None, trust: bool = False
 ) -> Iterator[Run]:
     """Build everything the settings name; close the environments at the end."""
     check_loggers(config)
@@ -135,11 +115,10 @@ def build_run(
     torch.set_num_threads(n_threads)
     ranks.print(f"{config.model} on {config.env}, device {config.device}")
     seed_everything(config.seed, config.deterministic)
-    with ExitStack() as opened:
-        # The vector of environments: this rank's share of them, with seeds of its own.
-        share = ranks.share(config)
-        env = opened.enter_context(open_env(share, share.seed, given))
 
+    # The vector of environments: this rank's share of them, with seeds of its own.
+    share = ranks.share(config)
+    with open_env(share, share.seed) as env:
         # The agent: encoder, memory and heads. All ranks begin with the same parameters, since
         # from then on only gradients are averaged.
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
@@ -152,8 +131,8 @@ def build_run(
         collector = configured_collector(config, env, learner, ranks)
 
         # Greedy evaluations use environments of their own, so that training episodes run on.
-        evaluation = opened.enter_context(build_evaluation(config, given))
-        yield Run(config, learner, collector, build_showcase(config, agent), evaluation)
+        with build_evaluation(config) as evaluation:
+            yield Run(config, learner, collector, build_showcase(config, agent), evaluation)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -190,6 +169,19 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.resume and given:
         parser.error("--resume takes all settings from the run folder, give it alone")
     return arguments
+
+
+def print_settings(arguments: argparse.Namespace) -> None:
+    """Print the published settings files, or the settings of the run to be."""
+    if arguments.list_configs:
+        print(published_table())
+        return
+    if arguments.resume:
+        config = load_run_config(arguments.resume)
+    else:
+        config = load_config(arguments.config, arguments.overrides)
+    values = dataclasses.asdict(config)
+    print(json.dumps({name: values[name] for name in default_settings(values)}, indent=2))
 
 
 if __name__ == "__main__":

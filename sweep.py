@@ -198,7 +198,7 @@ def gpus(text: str) -> float:
 
 def check_settings(config: Config, n_gpus: float) -> None:
     """Raise UserError where a run of these settings cannot work in a sweep."""
-    build.check(config.part(RunSettings), None, None, None)
+    build.check(config.part(RunSettings))
     if not config.part(CheckpointSettings).save_ckpt:
         raise UserError("save_ckpt: false. A sweep resumes from checkpoints, leave it true")
     if config.device not in ("auto", "cpu", "cuda"):

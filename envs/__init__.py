@@ -21,7 +21,8 @@ picture [H, W, 3] of each. A run resumes to the bit where its episodes can be pl
 
 import functools
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -62,13 +63,14 @@ SUITES = {
     "CrafterText-v0": Suite("envs.crafter.text", scale_rewards=False),
     "popgym-": Suite("envs.popgym"),
     "psychlab_": Suite("envs.psychlab"),
-    GIVEN: Suite("envs"),  # an object of a Python program
+    GIVEN: Suite("envs"),  # an object of a Python program, see `given` and `make`
 }
 SUITES |= dict.fromkeys(
     ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"), Suite("envs.procgen")
 )
 ANY = any_gymnasium.TITLE
 FALLBACK = Suite("envs.any_gymnasium")
+_given: dict[str, EnvLike] = {}  # by their names in settings
 
 
 def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeStatistics:
@@ -98,7 +100,11 @@ def scales_rewards(name: str) -> bool:
 
 
 def check_env_name(name: str) -> None:
-    """Raise UserError unless a suite offers an environment of this name."""
+    """Raise UserError unless a suite offers an environment of this name, or it is the given one."""
+    if name in _given:
+        return
+    if _given:
+        raise UserError(f"env: the run is on {name}, and given is {', '.join(_given)}")
     if name.startswith(GIVEN):
         raise UserError(
             "env: this environment is an object of a Python program, and has no name. Give it "
@@ -191,26 +197,46 @@ def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:
     )
 
 
-def given_vector_env(env: EnvLike, n_envs: int, seed: int) -> EpisodeStatistics:
-    """Return a given environment as those of a suite are: with episode statistics.
+@contextmanager
+def given(env: EnvLike | None) -> Iterator[str | None]:
+    """Let the settings' `env` name an object of a Python program meanwhile; yield that name.
 
-    It is a vector environment of n_envs environments, or a function that makes one of them, which
-    is then converted and seeded. A given vector environment has its own seeds.
+    The object is a vector environment with seeds of its own, which stays open, or a function that
+    makes one environment. Without an object nothing is named.
 
     Raises:
-        UserError: it is neither, of another number, or not as `checked_vector_env` wants it.
+        UserError: it is neither.
     """
+    if env is None:
+        yield None
+        return
+    name = _name_of(env)
+    _given[name] = env
+    try:
+        yield name
+    finally:
+        del _given[name]
+
+
+def is_given_vector(name: str) -> bool:
+    """Return whether a name stands for a vector environment: it exists once, and stays open."""
+    return isinstance(_given.get(name), VectorEnv)
+
+
+def make(config: Config, seed: int) -> VectorEnv:
+    """Return the given environments, or `config.n_envs` made by the given function."""
+    env = _given[config.env]
     if not isinstance(env, VectorEnv):
-        env = any_gymnasium.vector_of(functools.partial(_one, env), n_envs, seed)
-    elif env.num_envs != n_envs:
+        return any_gymnasium.vector_of(functools.partial(_one, env), config.n_envs, seed)
+    if env.num_envs != config.n_envs:
         raise UserError(
-            f"env: a vector environment of {env.num_envs} where {n_envs} are needed. Give one of "
-            "that many, or a function that makes one environment"
+            f"env: a vector environment of {env.num_envs} where {config.n_envs} are needed. Give "
+            "one of that many, or a function that makes one environment"
         )
-    return EpisodeStatistics(checked_vector_env(env), given_name(env))
+    return env
 
 
-def given_name(env: EnvLike) -> str:
+def _name_of(env: EnvLike) -> str:
     if isinstance(env, VectorEnv):
         inner = getattr(env.unwrapped, "envs", [env])[0]
         return f"{GIVEN}{type(inner.unwrapped).__name__}"

@@ -312,7 +312,9 @@ class NovelD(RandomNetworkDistillation):
 
 
 class ActivePretraining(Curiosity):
-    """Active pre-training (Liu & Abbeel 2021, arXiv:2103.04551): distance to nearest neighbours.
+    """Active pre-training, the variant of URLB: distance to nearest neighbours.
+
+    Laskin et al. 2021, arXiv:2110.15191, after Liu & Abbeel 2021, arXiv:2103.04551.
 
     d is the distance of two codes, made by the encoder of an intrinsic curiosity module:
 

@@ -33,6 +33,7 @@ from rewards.single_tasks import (
     actions_of,
 )
 from rewards.suggested_goals import (
+    EFFECT,
     SAME_TEXT,
     Quality,
     RewardRule,
@@ -94,8 +95,10 @@ class GoalSettings(Part):
         safe=(DEFAULT_ENCODER, SAME_TEXT),
     )
     novelty_filter: bool = setting("a goal is suggested and paid once an episode", default=True)
-    require_success: bool | None = setting(
-        "an action must succeed to reach a goal; null: yes, except with suggester=novelty",
+    require_success: bool | str | None = setting(
+        f"an action must succeed to reach a goal; {EFFECT}: it must really change the world, too; "
+        "null: true, except with suggester=novelty",
+        choices=(EFFECT,),
         default=None,
     )
 

@@ -17,6 +17,7 @@ from utils.household import PICK_UP, PLACE, Goal
 from utils.starting import one_thread
 
 SAME_TEXT = "same-text"
+EFFECT = "effect"
 LAST_ACTIONS = 5  # told to a suggester
 GOOD, CONTEXT_INSENSITIVE, COMMON_SENSE_INSENSITIVE, IMPOSSIBLE = GRADES = (
     "good",
@@ -121,13 +122,15 @@ class RewardRule(NamedTuple):
     Attributes:
         threshold: Similarity above which an action reaches a goal.
         once: Whether a goal is paid, and suggested, once an episode.
+        checks_success: Whether only an action that succeeds is paid; EFFECT: one that really
+            changes the world.
         quality: Counts of good and bad goals; None for worlds without an oracle.
     """
 
     similarity: Similarity
     threshold: float = 0.99
     once: bool = True
-    checks_success: bool = True
+    checks_success: bool | str = True
     quality: Quality | None = None
 
 
@@ -175,7 +178,8 @@ class SuggestedGoals(Episode):
         reached, payment = NOTHING, self.payment
         if deed.changed:  # suggesters are told of effective actions only
             self.actions.append(deed.phrase)
-        if deed.succeeded or not payment.checks_success:
+        has_effect = deed.changed or payment.checks_success != EFFECT
+        if has_effect and (deed.succeeded or not payment.checks_success):
             self.done |= _both_names(deed.phrase)
             goal, likeness = payment.similarity.best(deed.phrase, self.goals)
             if goal is not None and likeness > payment.threshold:
@@ -205,7 +209,7 @@ class Tidying(Episode):
     The rewards of Du et al. (2023, section 4.2) depend on suggestions alone, not on where things
     really belong:
 
-        +2.5    a thing is picked up as suggested, the first time in the episode (0 after that)
+        +2.5    a thing is picked up as suggested, for the first time in the episode (else 0)
         +2.5    a thing is placed as suggested; it is achieved then
         -0.25   a thing is picked up or placed without being suggested
         -0.2    a grab or a release fails
@@ -228,14 +232,14 @@ class Tidying(Episode):
         goal = Goal.read(deed.phrase)
         if goal is None:
             return NOTHING
+        is_again = goal.thing in self.picked_up
+        self.picked_up.add(goal.thing)  # one that was not suggested counts, too
         if deed.phrase not in self.goals:
             return GoalReward(reward=UNSUGGESTED)
         if goal.receptacle:
             self.achieved.append(deed.phrase)
-        elif goal.thing in self.picked_up:
+        elif is_again:
             return NOTHING
-        else:
-            self.picked_up.add(goal.thing)
         return GoalReward(deed.phrase, AS_SUGGESTED)
 
     def state_dict(self) -> dict[str, Any]:

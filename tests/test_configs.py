@@ -18,6 +18,8 @@ with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}
 with (GOLDEN / "memory_rl" / "published_budgets.csv").open() as file:
     BUDGETS = list(csv.DictReader(file))
+with (GOLDEN / "ellm" / "commands.csv").open() as file:
+    COMMANDS = list(csv.DictReader(file))
 PATHS = sorted(CONFIGS.rglob("config.json"))
 NAMES = [str(path.relative_to(CONFIGS.parent)) for path in PATHS]
 MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
@@ -114,24 +116,12 @@ def test_crafter_has_the_same_agents_in_both_games():
     assert found == {(game, agent): n for game, n in games.items() for agent in agents}
 
 
-def test_ellm_has_its_published_settings():
-    given = {
-        name.split("ELLM-")[1].split("/")[0]: load_config(CONFIGS.parent / name) for name in ELLM
-    }
-    assert {name: config.n_steps for name, config in given.items()} == {
-        "pretrain": 5_000_000,
-        "guided": 2_000_000,
-        "finetune": 1_000_000,
-    }
-    for name, config in given.items():
-        assert config.replay_capacity == config.n_steps
-        assert (config.batch_size, config.gamma, config.n_step, config.n_envs) == (64, 0.99, 3, 1)
-        assert (config.epsilon_steps, config.learning_starts) == (1_000_000, 5000)
-        assert (config.train_frequency, config.target_update_steps) == (4, 8000)
-        is_finetuned = name == "finetune"
-        assert config.learning_rate == (2e-5 if is_finetuned else 6.25e-5)
-        assert config.epsilon_start == (0.5 if is_finetuned else 1)
-        assert config.train_after_reward == config.decay_after_reward == (name == "guided")
+@pytest.mark.parametrize("name", ELLM)
+def test_ellm_has_the_settings_of_the_originals_commands(name):
+    config = dataclasses.asdict(load_config(CONFIGS.parent / name))
+    mode = name.split("ELLM-")[1].split("/")[0]
+    commanded = {row["setting"]: row[mode] for row in COMMANDS if row[mode]}
+    assert {key: json.dumps(config[key]).strip('"') for key in commanded} == commanded
 
 
 def test_every_published_cell_of_the_memory_tasks_has_both_agents():
@@ -166,6 +156,7 @@ def test_an_agent_of_a_memory_task_has_its_published_networks(name):
         OF_SAC if algorithm == "SAC" else {"epsilon_final": None, "exploration_fraction": 0.1}
     )
     expected |= OF_GPT if model == "GPT" else {}
+    expected |= {"door_order": "environment"} if "VisualMatch" in name else {}
     assert {key: config[key] for key in expected} == expected
 
 

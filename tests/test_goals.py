@@ -65,6 +65,11 @@ PAID = {
     ),
     "whenever it is reached": ((CHOP, CHOP * 3), {"once": False}, [1, 1, 1]),
     "for success alone": ((CHOP, CHOP, FAILED), {}, [0]),
+    "for an effect alone": (
+        (CHOP, CHOP * 2, WITHOUT_EFFECT), {"checks_success": "effect"}, [0, 0]
+    ),
+    "for an effect": ((CHOP, CHOP), {"checks_success": "effect"}, [1]),
+    "for success without one": ((CHOP, CHOP, WITHOUT_EFFECT), {}, [1]),
     "for failure too": ((CHOP, CHOP, FAILED), {"checks_success": False}, [1]),
     **{
         f"{one} for its twin": (([one, other], [one, other]), {}, [1, 0])

@@ -50,10 +50,10 @@ def test_a_failure_becomes_one_short_line_and_the_page_comes_to_an_end():
 
 
 def test_a_wrong_mean_of_gradients_is_no_figure(monkeypatch):
-    def doubled(parameters):
+    def doubled(ranks, parameters):
         for parameter in parameters:
             parameter.grad *= 2
 
-    monkeypatch.setattr(gpu, "average_gradients", doubled)
+    monkeypatch.setattr(gpu.Ranks, "average_gradients", doubled)
     reason = gpu.found(next(gpu.ranks_rows(True)), 10)[2]
     assert "the mean over one rank is not the rank's own gradient" in reason

@@ -105,7 +105,7 @@ def test_an_interrupted_run_on_an_object_goes_on_with_it(recall, in_empty_folder
     with pytest.raises(Interrupted):
         helm.train(TINY, env=recall, run_id="cut")
     folder = Path("experiments/LSTM/RecallColour/cut")
-    with pytest.raises(UserError, match="is a run on object:RecallColour, and this is object:Dict"):
+    with pytest.raises(UserError, match="is on object:RecallColour, and given is object:Dict"):
         helm.resume(folder, env=Dictionary)
     assert helm.resume(folder, env=recall) == folder
     assert same(outcome(folder), outcome(whole))

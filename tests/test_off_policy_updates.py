@@ -250,15 +250,20 @@ PUBLISHED = {
 N_SEEDS = 4  # as many as the original's numbers come from
 
 
-def fresh_parameters(name, seed):
-    """Return a learner's initial parameters, of published sizes: the agent's and the target's."""
+def fresh_learner(name, seed, **changes):
+    """Return a learner of published sizes."""
     algorithm, model, sizes = PUBLISHED[name]
-    config = small_config(algorithm=algorithm, model=model, mem_len=51, **sizes)
+    config = small_config(algorithm=algorithm, model=model, mem_len=51, **sizes | changes)
     shown = Box(0, 255, (3, 5, 5), np.uint8) if "cnn" in name else Box(-1, 1, (2,), np.float32)
     torch.manual_seed(seed)
     agent = build_agent(config, shown, Discrete(4))
-    learner = (DQN if algorithm == "DQN" else SAC)(config, agent)
-    return dict(agent.named_parameters()), dict(learner.target.named_parameters())
+    return (DQN if algorithm == "DQN" else SAC)(config, agent)
+
+
+def fresh_parameters(name, seed):
+    """Return a learner's initial parameters: the agent's and the target's."""
+    learner = fresh_learner(name, seed)
+    return dict(learner.agent.named_parameters()), dict(learner.target.named_parameters())
 
 
 def under_our_names(name, values):
@@ -304,3 +309,24 @@ def test_fresh_networks_are_drawn_as_the_originals(name):
             matrix = seeds[0][key].detach()
             gram = matrix.T @ matrix
             assert (gram - torch.eye(len(gram))).abs().max() < 1e-5, key
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_two_gradient_steps_are_adams_at_the_given_learning_rates(name):
+    rates = {"actor": 1e-3, "critic": 5e-3} if name == SEPARATE else {}
+    given = {f"{part}_learning_rate": rate for part, rate in rates.items()}
+    learner = fresh_learner(name, 0, learning_rate=2e-3, **given)
+    sequences = sequences_of(load(name))
+    found = dict(learner.agent.named_parameters())
+    expected = {key: value.detach().double() for key, value in found.items()}
+    mean, square = dict.fromkeys(found, 0.0), dict.fromkeys(found, 0.0)
+    for step in (1, 2):
+        learner.learn(sequences)
+        for key, value in found.items():
+            gradient = value.grad.double()
+            mean[key] = 0.9 * mean[key] + 0.1 * gradient
+            square[key] = 0.999 * square[key] + 0.001 * gradient**2
+            deviation = (square[key] / (1 - 0.999**step)).sqrt() + 1e-8
+            rate = rates.get("critic" if "critic" in key else "actor", 2e-3)
+            expected[key] = expected[key] - rate * mean[key] / (1 - 0.9**step) / deviation
+            torch.testing.assert_close(value.double(), expected[key], atol=1e-6, rtol=0)

@@ -12,14 +12,7 @@ from typing import Any, cast
 from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
-from envs import (
-    ENVIRONMENTS,
-    EnvLike,
-    check_env_name,
-    given_vector_env,
-    make_vector_env,
-    scales_rewards,
-)
+from envs import ENVIRONMENTS, check_env_name, is_given_vector, make_vector_env, scales_rewards
 from envs.crafter.text import LEARNED, CrafterTextSettings
 from envs.vector import EpisodeStatistics
 from models import AGENTS, build_agent, resolve_device
@@ -32,16 +25,21 @@ from rewards.goals import GoalRewards, GoalSettings, with_goals
 from rewards.goals import validate_config as goal_contradictions
 from rewards.scaling import ScalingSettings, build_scaling
 from rewards.suggesters import SUGGESTERS
-from trainers.checkpoint import find_checkpoint, load_checkpoint, recorded_sha256, restore_agent
+from trainers.checkpoint import (
+    FinetuneSettings,
+    find_checkpoint,
+    load_checkpoint,
+    recorded_sha256,
+    restore_agent,
+)
 from trainers.collector import Collector
-from trainers.ellm_dqn import EllmDQN, FinetuneSettings
 from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
 from trainers.learner import Learner
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
 from utils.errors import UserError, raise_all
 from utils.run_folder import check_run_id
-from utils.settings import Config, Program, Registry, install, recomposed
+from utils.settings import Config, Program, Registry, install, read_settings, recomposed
 
 LEARNERS = Registry(
     "algorithm",
@@ -53,6 +51,7 @@ LEARNERS = Registry(
     },
     "algorithm",
 )
+GUIDE = "guide"  # the setting of learners with an agent that explores for them
 
 
 def validate_config(config: Any) -> list[str]:
@@ -85,18 +84,16 @@ install(
 )
 
 
-def check(
-    config: RunSettings, run_id: str | None, init_from: Path | None, env: EnvLike | None
-) -> None:
-    """Raise UserError with a line for every problem of a new run."""
+def check(config: RunSettings, run_id: str | None = None, has_start: bool = False) -> None:
+    """Raise UserError with a line for every problem of a run; `has_start`: with an agent."""
     curiosity = config.part(CuriositySettings).curiosity
     learned = config.part(CrafterTextSettings).crafter_captions == LEARNED
     raise_all(
-        lambda: check_env_name(config.env) if env is None else None,
+        lambda: check_env_name(config.env),
         lambda: LEARNERS.find(config.algorithm),
         lambda: AGENTS.find(config.model).check(config),
         lambda: curiosity is None or CURIOSITIES.find(curiosity),
-        lambda: config.part(FinetuneSettings).check_finetune(init_from),
+        lambda: config.part(FinetuneSettings).check_finetune(has_start),
         lambda: check_run_id(config, run_id),
         lambda: load_tile_reader() if learned else None,  # raises where there is none
     )
@@ -104,39 +101,35 @@ def check(
 
 @contextmanager
 def open_env(
-    config: Config, seed: int, given: EnvLike | None = None, drawn: bool = False
+    config: Config, seed: int, drawn: bool = False
 ) -> Iterator[EpisodeStatistics | GoalRewards]:
     """Open the environments of the settings, with their goals, and close them in the end.
 
     A vector of environments that is given by the user is not closed. `drawn` prefers environments
     that can be drawn whole to faster ones.
     """
-    if given is None:
-        env = make_vector_env(config, seed, drawn)
-    else:
-        env = given_vector_env(given, config.n_envs, seed)
+    stays_open = is_given_vector(config.env)
+    env = make_vector_env(config, seed, drawn)
     try:
         yield with_goals(with_tile_reader(env), config)
     finally:
-        if not isinstance(given, VectorEnv):
+        if not stays_open:
             env.close()
 
 
 @contextmanager
-def build_evaluation(
-    config: RunSettings, given: EnvLike | None
-) -> Iterator[GreedyEvaluation | None]:
+def build_evaluation(config: RunSettings) -> Iterator[GreedyEvaluation | None]:
     """Open environments for greedy evaluations while training, if the settings ask for these."""
     if not config.eval_steps:
         yield None
         return
-    if isinstance(given, VectorEnv):
+    if is_given_vector(config.env):
         raise UserError(
             "eval_steps: evaluations need environments of their own. Give a function that "
             "makes one environment, or leave eval_steps at 0"
         )
     few = replace(config, n_envs=min(config.eval_episodes, MOST_ENVS))
-    with open_env(few, config.seed, given) as env:
+    with open_env(few, config.seed) as env:
         yield GreedyEvaluation(config, env)
 
 
@@ -157,16 +150,15 @@ def build_learner(
     if curiosity is not None and ranks.size > 1:
         curiosity.share(ranks)
     learner = learner_of(config, agent, ranks, curiosity)
-    if isinstance(learner, EllmDQN) and learner.config.guide is not None:
-        path = find_checkpoint(Path(learner.config.guide), "guide")
+    place = getattr(config, GUIDE) if GUIDE in read_settings(config) else None
+    if place is not None:
+        path = find_checkpoint(Path(place), GUIDE)
         checkpoint = load_checkpoint(path)
         theirs = replace(played_config(checkpoint, path, trust), device=config.device)
         try:
             guide = restored_agent(theirs, env, checkpoint, path).requires_grad_(False)
         except UserError as error:
-            raise UserError(
-                f"guide {learner.config.guide}: it was trained for another task ({error})"
-            ) from error
+            raise UserError(f"guide {place}: it was trained for another task ({error})") from error
         learner.guide, learner.guide_sha256 = guide, recorded_sha256(path)
     return learner
 

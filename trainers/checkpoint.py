@@ -471,6 +471,27 @@ def save_published(path: Path, state: Mapping[str, Any]) -> None:
         file.write(save(tensors, header))
 
 
+@dataclass(frozen=True)
+class FinetuneSettings(Config):
+    """The parameters of an earlier agent that are trained."""
+
+    title = "beginning with an earlier agent"
+
+    finetune: str = setting(
+        "parameters that learn where the agent begins with another run's: all, its critic (both "
+        "streams of the values), or linear (their last layers)",
+        choices=("all", "critic", "linear"),
+        default="all",
+    )
+
+    def check_finetune(self, has_start: bool) -> None:
+        if self.finetune != "all" and not has_start:
+            raise UserError(
+                f"finetune: {self.finetune} leaves all else as it is, and it is random. "
+                "Name a run with --init-from, or choose finetune=all"
+            )
+
+
 class WarmStart(NamedTuple):
     """The checkpoint that a run begins with, as run.json names it."""
 

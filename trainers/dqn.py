@@ -7,12 +7,12 @@ follow slowly. With the settings of Ni et al. 2023, arXiv:2307.03864.
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from models.agent import QAgent, SequenceBatch, Step
-from trainers.learner import Reward
 from trainers.losses import double_q_targets, follow, gather_q, masked_mean
 from trainers.off_policy import (
     EpsilonSettings,
@@ -21,7 +21,6 @@ from trainers.off_policy import (
     epsilon_after,
     epsilon_greedy,
 )
-from trainers.ranks import Ranks
 from utils.settings import setting
 
 
@@ -46,14 +45,8 @@ class DQN(OffPolicyLearner):
     agent: QAgent
     target: QAgent
 
-    def __init__(
-        self,
-        config: DqnSettings,
-        agent: QAgent,
-        ranks: Ranks | None = None,
-        reward: Reward | None = None,
-    ) -> None:
-        super().__init__(config, agent, ranks, reward)
+    def __init__(self, config: DqnSettings, agent: QAgent, *joined: Any) -> None:
+        super().__init__(config, agent, *joined)
         self.target = copy.deepcopy(self.agent).requires_grad_(False)
         self.add_optimizer("all", agent.parameters(), config.learning_rate)
 

@@ -9,7 +9,6 @@ import copy
 import logging
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,14 +17,14 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput, ObservationBatch
+from trainers.checkpoint import FinetuneSettings
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
-from trainers.learner import Learner, MeanMetrics, NotFiniteError, Reward, Transition
+from trainers.learner import Learner, MeanMetrics, Transition
 from trainers.losses import double_q_targets, follow, n_step_returns
 from trainers.off_policy import EpsilonSettings, epsilon_after, epsilon_greedy
-from trainers.ranks import Ranks
-from utils.errors import UserError
+from utils.errors import NotFiniteError
 from utils.saved_state import load_moments, moments, with_moments
-from utils.settings import Config, setting
+from utils.settings import setting
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
@@ -34,27 +33,6 @@ NOT_YET = -1
 log = logging.getLogger(__name__)
 
 COUNTS = ("n_seen", "n_updates", "paid", "first_reward_step")
-
-
-@dataclass(frozen=True)
-class FinetuneSettings(Config):
-    """Which parameters of an earlier agent are trained."""
-
-    title = "beginning with an earlier agent"
-
-    finetune: str = setting(
-        "parameters that learn where the agent begins with another run's: all, its critic (both "
-        "streams of the values), or linear (their last layers)",
-        choices=("all", "critic", "linear"),
-        default="all",
-    )
-
-    def check_finetune(self, init_from: Path | None) -> None:
-        if self.finetune != "all" and init_from is None:
-            raise UserError(
-                f"finetune: {self.finetune} leaves all else as it is, and it is random. "
-                "Name a run with --init-from, or choose finetune=all"
-            )
 
 
 @dataclass(frozen=True)
@@ -130,15 +108,8 @@ class EllmDQN(Learner):
     agent: Any
     logged = ("critic_loss", "q_mean", "n_step_return_mean", "grad_norm")
 
-    def __init__(
-        self,
-        config: NStepDqnSettings,
-        agent: Any,
-        ranks: Ranks | None = None,
-        reward: Reward | None = None,
-    ) -> None:
-        self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
-        self.reward = reward
+    def __init__(self, config: NStepDqnSettings, agent: Any, *joined: Any) -> None:
+        super().__init__(config, agent, *joined)
         self.target = copy.deepcopy(agent.head).requires_grad_(False)
         self.parameters = agent.trainable_parameters(config.finetune)
         agent.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""The Learner interface: a policy that acts, and updates that change it."""
+"""The base of learners: a policy that acts, and updates that change it."""
 
 import math
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
+from trainers.ranks import Ranks
 from utils.settings import Part
 
 
@@ -44,18 +45,24 @@ class Transition(NamedTuple):
 
 
 class Learner(Protocol):
-    """The base of PPO, DQN, SAC and EllmDQN, each built from (config, agent, ranks, reward).
-
-    Ranks train together, each from its own steps; an intrinsic reward replaces the environments'.
+    """The base of PPO, DQN, SAC and EllmDQN.
 
     Attributes:
         reads: The groups of settings it reads.
+        ranks: The processes that train together, each from its own steps.
+        reward: An intrinsic reward in place of the environments'.
         folder: The run's, set before the first step; replay is too large for a checkpoint.
     """
 
     reads: ClassVar[tuple[type[Part], ...]]
     agent: Agent
     folder: Path | None = None
+
+    def __init__(
+        self, config: Any, agent: Any, ranks: Ranks | None = None, reward: "Reward | None" = None
+    ) -> None:
+        self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
+        self.reward = reward
 
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
@@ -109,18 +116,6 @@ class Reward(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class NotFiniteError(Exception):
-    """A loss or a gradient that is infinite or no number.
-
-    Attributes:
-        minibatch: The first that had one, with its epoch and number, as tensors and plain types.
-    """
-
-    def __init__(self, minibatch: dict[str, Any]) -> None:
-        super().__init__(f"in epoch {minibatch['epoch']}, minibatch {minibatch['number']}")
-        self.minibatch = minibatch
 
 
 class MeanMetrics:

@@ -26,9 +26,8 @@ from models.agent import (
     Transitions,
 )
 from models.observations import AgentInput
-from trainers.learner import Learner, MeanMetrics, NotFiniteError, Reward, Transition
+from trainers.learner import Learner, MeanMetrics, Transition
 from trainers.losses import mean_grad_norm
-from trainers.ranks import Ranks
 from trainers.sequence_replay import (
     EPISODES_KEPT,
     LEAST_CAPACITY,
@@ -40,6 +39,7 @@ from trainers.sequence_replay import (
     example_episode,
     step_tensors,
 )
+from utils.errors import NotFiniteError
 from utils.saved_state import load_moments, moments, with_moments
 from utils.settings import Config, setting
 
@@ -104,15 +104,8 @@ class OffPolicyLearner(Learner):
     agent: OffPolicyAgent
     target: nn.Module
 
-    def __init__(
-        self,
-        config: OffPolicySettings,
-        agent: OffPolicyAgent,
-        ranks: Ranks | None = None,
-        reward: Reward | None = None,
-    ) -> None:
-        self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
-        self.reward = reward
+    def __init__(self, config: OffPolicySettings, agent: OffPolicyAgent, *joined: Any) -> None:
+        super().__init__(config, agent, *joined)
         self.groups: dict[str, list[Tensor]] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.beside: dict[str, Tensor] = {}

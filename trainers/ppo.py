@@ -13,9 +13,8 @@ from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
 from models.observations import AgentInput
-from trainers.learner import Learner, NotFiniteError, Reward, Transition
+from trainers.learner import Learner, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
-from trainers.ranks import Ranks
 from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
 from trainers.schedules import (
     Coefficients,
@@ -23,6 +22,7 @@ from trainers.schedules import (
     configured_schedules,
     impossible_decays,
 )
+from utils.errors import NotFiniteError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_steps, load_moments, moments, with_moments
 from utils.settings import setting
@@ -74,15 +74,8 @@ class PPO(Learner):
     reads = (PpoSettings,)
     agent: ActorCriticAgent
 
-    def __init__(
-        self,
-        config: PpoSettings,
-        agent: ActorCriticAgent,
-        ranks: Ranks | None = None,
-        reward: Reward | None = None,
-    ) -> None:
-        self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
-        self.reward = reward
+    def __init__(self, config: PpoSettings, agent: ActorCriticAgent, *joined: Any) -> None:
+        super().__init__(config, agent, *joined)
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         n_envs, shape = self.ranks.part_of(config.n_envs), agent.reader.image_shape
         check_rollout_fits(n_envs, config.n_rollout_steps, shape, config.device)

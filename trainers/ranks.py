@@ -21,8 +21,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from models.agent import Agent
-from trainers.learner import NotFiniteError
-from utils.errors import Interrupted, RunError, UserError
+from utils.errors import Interrupted, NotFiniteError, RunError, UserError
 from utils.files import load_saved
 from utils.seeding import derived_seed, seed_everything
 from utils.settings import Config
@@ -123,9 +122,22 @@ class Ranks:
                     dist.broadcast(tensor, 0)
 
     def average_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Replace gradients by their means over all ranks."""
-        if self.size > 1:
-            average_gradients(parameters)
+        """Replace gradients by their means over all ranks.
+
+        They travel as one tensor: messages cost more than their content.
+        """
+        if self.size == 1:
+            return
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        with _together():
+            dist.all_reduce(flat)
+        sums = flat.split([gradient.numel() for gradient in gradients])
+        for gradient, total in zip(gradients, sums, strict=True):
+            torch.div(total.view_as(gradient), dist.get_world_size(), out=gradient)
 
     def step(self, optimizer: Optimizer, parameters: Sequence[Tensor], max_norm: float) -> Tensor:
         """Average gradients, clip their norm, take the optimiser's step; return the norm before.
@@ -276,23 +288,6 @@ def _shared_memory(n_bytes: int, rank: int) -> mmap.mmap:
     if first is not None:
         os.close(first)
     return memory
-
-
-def average_gradients(parameters: Sequence[Tensor]) -> None:
-    """Replace gradients by their means over all processes of the group, be it one.
-
-    They travel as one tensor: messages cost more than their content.
-    """
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    with _together():
-        dist.all_reduce(flat)
-    sums = flat.split([gradient.numel() for gradient in gradients])
-    for gradient, total in zip(gradients, sums, strict=True):
-        torch.div(total.view_as(gradient), dist.get_world_size(), out=gradient)
 
 
 def _check_started_by_torchrun() -> None:

@@ -13,11 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.agent import SacAgent, SequenceBatch
-from trainers.learner import Reward
+from models.agent import Agent, SacAgent, SequenceBatch
 from trainers.losses import Policy, follow, gather_q, masked_mean, soft_targets
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
-from trainers.ranks import Ranks
 from utils.settings import setting
 
 Pair = tuple[Tensor, Tensor]  # of both critics
@@ -32,6 +30,18 @@ class SacSettings(OffPolicySettings):
     )
     freeze_critic: bool = setting(
         "with shared_encoder: the policy's loss leaves critics and their view alone", default=True
+    )
+    actor_learning_rate: float | None = setting(
+        "without shared_encoder: learning rate of the policy and its body; null: learning_rate",
+        low=0,
+        high=10,
+        default=None,
+    )
+    critic_learning_rate: float | None = setting(
+        "without shared_encoder: learning rate of the critics and their body; null: learning_rate",
+        low=0,
+        high=10,
+        default=None,
     )
     temperature: float = setting(
         "weight of the entropy; where it is learned it begins with 1", low=0, high=1e6, default=0.1
@@ -75,14 +85,8 @@ class SAC(OffPolicyLearner):
     agent: SacAgent
     target: Critic
 
-    def __init__(
-        self,
-        config: SacSettings,
-        agent: SacAgent,
-        ranks: Ranks | None = None,
-        reward: Reward | None = None,
-    ) -> None:
-        super().__init__(config, agent, ranks, reward)
+    def __init__(self, config: SacSettings, agent: SacAgent, *joined: Any) -> None:
+        super().__init__(config, agent, *joined)
         self.critic = Critic(agent.critics, agent.critic_body)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_temperature = torch.zeros((), device=agent.device, requires_grad=True)
@@ -91,11 +95,21 @@ class SAC(OffPolicyLearner):
             self.add_optimizer("all", agent.parameters(), config.learning_rate)
         else:
             actor = [*agent.body.parameters(), *agent.policy.parameters()]
-            self.add_optimizer("critic", self.critic.parameters(), config.learning_rate)
-            self.add_optimizer("actor", actor, config.learning_rate)
+            of_both = config.critic_learning_rate, config.actor_learning_rate
+            critics, policy = (config.learning_rate if own is None else own for own in of_both)
+            self.add_optimizer("critic", self.critic.parameters(), critics)
+            self.add_optimizer("actor", actor, policy)
         if config.learn_temperature:
             alone = [self.log_temperature]
             self.add_optimizer("temperature", alone, config.temperature_learning_rate, fused=None)
+
+    @staticmethod
+    def validate_config(config: Any, agent: type[Agent]) -> list[str]:
+        return OffPolicyLearner.validate_config(config, agent) + [
+            f"{name}: shared_encoder has one optimiser, of learning_rate. Add shared_encoder=false"
+            for name in ("actor_learning_rate", "critic_learning_rate")
+            if config.shared_encoder and getattr(config, name) is not None
+        ]
 
     @property
     def temperature(self) -> Tensor | float:

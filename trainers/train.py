@@ -25,14 +25,15 @@ from trainers.checkpoint import (
 )
 from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.evaluation import EvaluationSettings, GreedyEvaluation
-from trainers.learner import Learner, NotFiniteError, Transition
-from utils.errors import RunError, UserError
+from trainers.learner import Learner, Transition
+from utils.errors import NotFiniteError, RunError, UserError
 from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
 from utils.run_folder import mark_finished, record_resume, resume_command
 from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.starting import cli_command
+from utils.user_modules import GIVEN
 
 BAD_MINIBATCH = "bad_minibatch.pt"
 # Parts of a checkpoint that have another size in every run; their own loaders check them.
@@ -140,9 +141,10 @@ class Run:
                 checkpoints.after_update(self.env_steps, self._is_over, self.state_dict)
                 mean = f"return {collector.mean_return:.3f}"
                 bar.set_postfix_str(mean if collector.episodes else "no episode has ended", False)
+        self.ranks.print(self.report(folder))
 
-    def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> str:
-        """Resume a run from its checkpoint, or from its beginning; return a line to print."""
+    def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> None:
+        """Resume a run from its checkpoint, or from its beginning."""
         differences: list[str] = []
         self.learner.folder = folder
         if checkpoint is not None:
@@ -163,12 +165,12 @@ class Run:
                 give_way(folder, checkpoint)
                 differences = record_resume(folder, self.config, self.env_steps, differences)
         how = f"not exactly: {'; '.join(differences)}" if differences else "exactly"
-        return f"going on after {self.env_steps:,} steps, {how}"
+        self.ranks.print(f"going on after {self.env_steps:,} steps, {how}")
 
-    def report(self, folder: Path, by_name: bool = True) -> str:
-        """Return a run's figures and the next commands; eval.py makes environments `by_name`."""
+    def report(self, folder: Path) -> str:
+        """Return a run's figures and the next commands."""
         play = f"{shlex.join(cli_command('eval.py'))} --ckpt-path '{folder}'"
-        if not by_name:
+        if self.config.env.startswith(GIVEN):  # eval.py cannot make it
             play = f"helm.load('{folder}', env=...)"
         n_episodes, mean = self.collector.n_episodes, f"{self.collector.mean_return:.3f}"
         if n_episodes == 0:
@@ -192,6 +194,11 @@ class Run:
 
   play it           {play}
   see the curves    tensorboard --logdir '{folder}'"""
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the pretrained parts of agent and environments."""
+        of_env: dict[str, str] = getattr(self.collector.env, "fingerprints", dict)()
+        return self.learner.agent.fingerprints() | of_env
 
     def agent_state(self) -> dict[str, Any]:
         """Return the part of a checkpoint that playing takes."""

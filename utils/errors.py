@@ -45,6 +45,18 @@ class RunError(Exception):
     """A run that cannot go on, by no mistake of the user; one line and exit status 1."""
 
 
+class NotFiniteError(Exception):
+    """A loss or a gradient that is infinite or no number.
+
+    Attributes:
+        minibatch: The first that had one, with its epoch and number, as tensors and plain types.
+    """
+
+    def __init__(self, minibatch: dict[str, Any]) -> None:
+        super().__init__(f"in epoch {minibatch['epoch']}, minibatch {minibatch['number']}")
+        self.minibatch = minibatch
+
+
 class Interrupted(Exception):
     """A run that a signal asked to end; one line and exit status 128 + the signal's number."""
 

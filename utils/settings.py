@@ -209,11 +209,11 @@ def declared(parts: Iterable[type[Part]]) -> dict[str, Declaration]:
 
 
 def from_text(declaration: Declaration | None, text: str) -> Any:
-    """Return the JSON value a command-line text stands for; text fields take it as it is.
+    """Return the JSON value a command-line text stands for; fields of text alone take it as it is.
 
     Only null is null where a text may be missing; a file of that name is ./null.
     """
-    if declaration is None or str in declaration.kinds:
+    if declaration is None or (str in declaration.kinds and bool not in declaration.kinds):
         may_be_missing = declaration is not None and type(None) in declaration.kinds
         return None if text == "null" and may_be_missing else text
     try:
@@ -225,7 +225,7 @@ def from_text(declaration: Declaration | None, text: str) -> Any:
 def checked(declaration: Declaration, value: Any) -> Any:
     name, limits = declaration.name, declaration.metadata
     value = _as_type(declaration, value)
-    if limits["choices"] and value is not None and value not in limits["choices"]:
+    if limits["choices"] and isinstance(value, str) and value not in limits["choices"]:
         hint = did_you_mean(str(value), limits["choices"])
         raise ValueError(
             f"{name}: '{shortened(value)}' is none of {', '.join(limits['choices'])}.{hint}"
