@@ -42,7 +42,8 @@ OUR_NAMES = (  # of a body's parts, and of heads
     (".fc1.", ".2."),
     (".last_fc.", ".4."),
 )
-OUR_LOGS = {"q": "q_mean", "q1": "q1_mean", "q2": "q2_mean", "coef": "temperature"}
+LOGS = {name: name for name in ("critic_loss", "actor_loss", "entropy")}
+LOGS |= {"q": "q_mean", "q1": "q1_mean", "q2": "q2_mean", "coef": "temperature"}
 TRANSPOSED = (".qkv.", ".out.", ".inner.", ".outer.")  # theirs are [in, out]
 
 
@@ -179,11 +180,8 @@ def test_gradients_parameters_and_logs_of_three_updates_are_the_originals(name):
     log = golden_data.under(arrays, "log.")
     for number in (1, 2, 3):
         logged = learner.learn(sequences)
-        for theirs in log.keys() - {"critic_grad_norm"}:
-            ours = OUR_LOGS.get(theirs, theirs)
-            if f"train/{ours}" in logged:
-                assert_near(logged[f"train/{ours}"], log[theirs][number - 1], 2e-5)
-        assert log.keys() >= {"critic_loss"}
+        for theirs in LOGS.keys() & log.keys():
+            assert_near(logged[f"train/{LOGS[theirs]}"], log[theirs][number - 1], 2e-5)
         if name != SEPARATE:  # there the original reads them after the policy's backward pass
             norm = log["critic_grad_norm"][number - 1]
             assert_near(logged["train/critic_grad_norm"], norm, 2e-5)

@@ -206,8 +206,9 @@ def test_all_ranks_end_by_what_goes_wrong_in_one(name, in_empty_folder, monkeypa
         return main_program.main([*words_of("single steps", **changes), "--run-id=run"])
 
     assert on_ranks(2, on_rank, in_empty_folder) == [status] * 2
-    assert first in errors(in_empty_folder, 0).strip().splitlines()[-1]
+    assert first in errors(in_empty_folder, 0)
     assert second in errors(in_empty_folder, 1)
+    assert status == 1 or not errors(in_empty_folder, 1)
     assert Path("experiments").exists() == (status == 1)
     if fault is bad_batch:
         bad = torch.load(folder_of("run") / "bad_minibatch.pt", weights_only=True)

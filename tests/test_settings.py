@@ -61,7 +61,7 @@ def test_a_value_is_taken_as_its_settings_type_or_refused_in_one_line_that_names
     with tempfile.NamedTemporaryFile("w") as file:
         file.write(json.dumps({name: value}))
         file.flush()
-        for given in ({"path": file.name}, {"overrides": [f"{name}={value}"]}):
+        for given in ({"file": file.name}, {"overrides": [f"{name}={value}"]}):
             try:
                 found = getattr(settings.load_config(**given), name)
             except UserError as error:

@@ -10,7 +10,18 @@ import torch
 import main as main_program
 from main import build_run
 from tests.bad_inputs.harness import refused
-from tests.runs import LSTM, PPO, REPLAY, folder_of, resume, same, signal_at, train_row, words_of
+from tests.runs import (
+    CNN,
+    LSTM,
+    PPO,
+    REPLAY,
+    folder_of,
+    resume,
+    same,
+    signal_at,
+    train_row,
+    words_of,
+)
 from tests.test_resume import command
 from trainers.checkpoint import LAST, UNWRITTEN, WarmStart, load_checkpoint, save_checkpoint
 from trainers.ranks import Ranks
@@ -85,10 +96,10 @@ def test_a_run_killed_before_its_first_checkpoint_begins_with_the_same_again_or_
 
 
 @pytest.mark.parametrize(
-    "changes", [{"memory_width": 16}, {"model": "CNN"}, {"env": "ContinuousRecognition-v0"}]
+    "changes", [LSTM | {"memory_width": 16}, CNN, LSTM | {"env": "ContinuousRecognition-v0"}]
 )
 def test_what_does_not_fit_gets_one_line_with_both_shapes(changes, first, capsys):
-    words = words_of(PPO | {"model": "LSTM"} | changes)
+    words = words_of(PPO | changes)
     (line,) = refused(capsys, "main", [*words, f"--init-from={first}"])
     assert line.startswith(f"--init-from {(first / 'ckpt_best.pt').resolve()}: parameter '")
     assert "in this run. Name a run of such an agent" in line
