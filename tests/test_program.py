@@ -16,9 +16,11 @@ import main as main_program
 from tests import runs
 from tests.bad_inputs.harness import refused
 from tests.full_disk import largest_file
+from tests.golden_data import GOLDEN
 from trainers.checkpoint import BEST, LAST
 
 TASK = "MiniGrid-Empty-5x5-v0"
+TINY_MODEL = str(GOLDEN / "transfo_xl_k1")
 
 
 def train(name, run_id, **changes):

@@ -240,8 +240,10 @@ def test_damaged_files_are_fetched_again_once_and_then_refused(run, hub, capsys)
 def test_a_published_agent_is_no_run_to_go_on_with_and_a_changed_number_is_noticed(run, capsys):
     evaluated(run)
     publish(run, "--folder", "out")
-    line = refusal(capsys, "main", "--resume", "out")
-    assert line == "out: a published agent, to be played; it holds no run to go on"
+    capsys.readouterr()
+    assert main_program.main(["--resume", "out"]) == 2
+    line = capsys.readouterr().err
+    assert line == "out: a published agent, to be played; it holds no run to go on\n"
     content = bytearray(Path("out/model.safetensors").read_bytes())
     content[-1] ^= 1
     Path("out/model.safetensors").write_bytes(content)

@@ -28,16 +28,6 @@ def test_a_default_run_id_is_one_harmless_folder_name(texts):
     assert len(run_id) <= 120
 
 
-def test_a_default_run_never_meets_an_earlier_one(in_empty_folder):
-    folders = [run_folder.create_run_folder(small_config(), None, ["gamma=0.9"]) for _ in range(3)]
-    assert [f.name for f in folders] == [
-        "gamma=0.9_seed=0",
-        "gamma=0.9_seed=0-2",
-        "gamma=0.9_seed=0-3",
-    ]
-    assert str(folders[0].parent) == "experiments/HELM/MiniGrid-KeyCorridorS3R1-v0"
-
-
 def test_runs_begun_in_the_same_instant_are_numbered(in_empty_folder, monkeypatch):
     taken = []
 
