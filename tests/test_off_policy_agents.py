@@ -121,17 +121,9 @@ def one_sequence(steps):
     shown = Observations(vectors=torch.stack([step.observations.vectors for step in steps]))
     is_first = torch.arange(n_steps + 1)[:, None] == 0
     actions = torch.stack([step.last_actions for step in steps])[:, None]
-    nothing = torch.zeros(n_steps, 1)
-    return SequenceBatch(
-        ObservationBatch(shown),
-        is_first,
-        actions,
-        torch.zeros(n_steps + 1, 1, 0),
-        actions[1:],
-        nothing,
-        nothing,
-        nothing + 1,
-    )
+    context, nothing = torch.zeros(n_steps + 1, 1, 0), torch.zeros(n_steps, 1)
+    rest = nothing, nothing, nothing + 1
+    return SequenceBatch(ObservationBatch(shown), is_first, actions, context, actions[1:], *rest)
 
 
 def of_env(percept, env):
@@ -177,12 +169,8 @@ ALGORITHMS = {
 
 def language_bytes(language):
     """Return every weight of a frozen memory, the language model's included."""
-    modules = {"to_language": language.to_language, "model": language.language_model}
-    return {
-        f"{name}.{key}": value.clone()
-        for name, module in modules.items()
-        for key, value in module.state_dict().items()
-    }
+    parts = torch.nn.ModuleList([language.to_language, language.language_model])
+    return {key: value.clone() for key, value in parts.state_dict().items()}
 
 
 @pytest.mark.slow

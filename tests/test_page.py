@@ -8,25 +8,11 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from report.page import (
-    COARSENESS,
-    NUMBERS,
-    TEXTS,
-    EpisodePage,
-    Pictures,
-    atlas,
-    best_tile,
-    coloured,
-    encoded,
-    looking_back,
-    packed,
-    packed_within,
-    quantized,
-    rounded,
-    tiled,
-)
+from report import page as packing
 from tests.recordings import ACTIONS, of_goals, of_many_actions, of_vectors, of_words, recording
 
 FACTS = {"return": "0.5"}
@@ -53,7 +39,7 @@ def drawn(entry):
 
 
 def page_of(*recordings, actions=ACTIONS, explained=()):
-    page = EpisodePage("SHELM on a task", actions, *explained)
+    page = packing.EpisodePage("SHELM on a task", actions, *explained)
     for one in recordings:
         page.add(one)
     return page
@@ -73,8 +59,10 @@ def read_back(data, episode):
     """Return the arrays of an episode by the names they were recorded under."""
     words, sentences = np.array(data["words"]), np.array(data["sentences"])
     numbers = {name: unpacked(entry) for name, entry in episode.items() if isinstance(entry, dict)}
-    found = {kept: sentences[numbers[name]] for name, kept in TEXTS.items() if name in numbers}
-    found |= {kept: numbers[name] for name, (kept, _) in NUMBERS.items() if name in numbers}
+    found = {
+        kept: sentences[numbers[name]] for name, kept in packing.TEXTS.items() if name in numbers
+    }
+    found |= {kept: numbers[name] for name, (kept, _) in packing.NUMBERS.items() if name in numbers}
     if "words" in numbers:
         found |= {"words": words[numbers["words"]], "similarities": numbers["similarities"] / 1e4}
     if "probabilities" in numbers:
@@ -103,7 +91,7 @@ def test_every_array_of_an_episode_is_in_the_page_and_no_other(name):
     else:
         expected["vectors"] = expected.pop("observations")
     if "attention" in expected:
-        expected["attention"] = looking_back(expected["attention"])
+        expected["attention"] = packing.looking_back(expected["attention"])
     found = read_back(data, data["episodes"][1])
     assert found.keys() == expected.keys()
     for kept, array in expected.items():
@@ -151,62 +139,56 @@ def grid_frames(n_frames, generator):
     return chosen.transpose(0, 1, 3, 2, 4, 5).reshape(n_frames, 24, 32, 3)
 
 
-def test_arrays_come_back_as_they_were_and_lose_detail_only_where_there_is_no_room():
-    for kind in (np.uint8, np.uint16, np.int16, np.float32):
-        array = np.arange(-6, 6).astype(kind).reshape(3, 4)
-        np.testing.assert_array_equal(unpacked(packed(array)), array)
-    assert packed_within([], 10) == ([], 1)
-    arrays = [np.arange(200, dtype=np.uint8), np.arange(7, dtype=np.uint8)]
-    entries, step = packed_within(arrays, 1e6)
-    assert step == 1
+@given(st.sampled_from(["u1", "u2", "i2", "f4"]), st.integers(1, 3000), st.integers(3000, 20_000))
+def test_arrays_come_back_as_they_were_and_lose_detail_only_where_there_is_no_room(kind, n, room):
+    assert packing.packed_within([], room) == ([], 1)
+    arrays = [np.random.default_rng(n).integers(256, size=size, dtype="u1") for size in (n, 7 * n)]
+    for array in (each.astype(kind) for each in arrays):
+        np.testing.assert_array_equal(unpacked(packing.packed(array)), array)
+    entries, step = packing.packed_within(arrays, room)
     for entry, array in zip(entries, arrays, strict=True):
-        np.testing.assert_array_equal(unpacked(entry), array)
-    array = np.random.default_rng(0).integers(256, size=20_000, dtype=np.uint8)
-    (entry,), step = packed_within([array], 10_000)
-    assert 1 < step < COARSENESS[-1]
-    assert len(base64.b64decode(entry["data"])) <= 10_000
-    np.testing.assert_array_equal(unpacked(entry), rounded(array, step))
+        np.testing.assert_array_equal(unpacked(entry), packing.rounded(array, step))
+    n_bytes = sum(len(base64.b64decode(entry["data"])) for entry in entries)
+    assert n_bytes <= room or step == packing.COARSENESS[-1]
+    assert step == 1 or 8 * n > 0.9 * room
 
 
 def test_attention_of_a_step_ends_with_itself_and_begins_with_the_episode():
     attention = np.zeros((4, 2, 3, 3))  # four steps, two layers, three heads, three steps seen
     for t in range(4):
         attention[t, 1, 2] = [(t - 2) / 10, (t - 1) / 10, t / 10]
-    looks = looking_back(attention)
+    looks = packing.looking_back(attention)
     assert looks.shape == (2, 3, 1 + 2 + 3 + 3)
     seen = [0, 0, 1, 0, 1, 2, 1, 2, 3]  # the step of each share, in tenths
-    assert looks[1, 2].tolist() == quantized(np.array(seen) / 10).tolist()
+    assert looks[1, 2].tolist() == packing.quantized(np.array(seen) / 10).tolist()
     assert not looks[0].any()
 
 
 def test_every_different_picture_and_tile_is_kept_once_and_comes_back_exactly():
     generator = np.random.default_rng(0)
-    frames, pictures = grid_frames(6, generator), Pictures()
+    frames, pictures = grid_frames(6, generator), packing.Pictures()
     assert pictures.add(frames[:4]).tolist() == [0, 1, 2, 3]
     assert pictures.add(frames[[2, 4, 0, 5]]).tolist() == [2, 4, 0, 5]
     np.testing.assert_array_equal(drawn(pictures.packed(1e6)), frames)
     with pytest.raises(ValueError, match=r"\(24, 32\) pixels, then of \(8, 9\)"):
         pictures.add(np.zeros((1, 8, 9, 3), np.uint8))
-    assert best_tile(grid_frames(20, generator)) == (8, 8)
+    assert packing.best_tile(grid_frames(20, generator)) == (8, 8)
     noise = generator.integers(256, size=(3, 60, 80, 3), dtype=np.uint8)
-    assert best_tile(noise) == (60, 80), "nothing repeats: a whole picture is the tile"
+    assert packing.best_tile(noise) == (60, 80), "nothing repeats: a whole picture is the tile"
     tiles = np.arange(5, dtype=np.uint8)[:, None, None, None].repeat(3, axis=-1)
-    assert atlas(tiles, 3)[..., 0].tolist() == [[0, 1, 2], [3, 4, 0]]
-    np.testing.assert_array_equal(tiled(atlas(tiles, 3)[None], (1, 1))[:5], tiles)
-
-
-def test_pictures_too_rich_for_their_room_lose_quality_only():
-    noise = np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8)
-    exact, poor = encoded(noise, 1e6), encoded(noise, 6000)
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(exact))), noise)
-    assert len(poor) <= 6000
-    assert Image.open(io.BytesIO(poor)).size == (64, 64)
+    assert packing.atlas(tiles, 3)[..., 0].tolist() == [[0, 1, 2], [3, 4, 0]]
+    np.testing.assert_array_equal(packing.tiled(packing.atlas(tiles, 3)[None], (1, 1))[:5], tiles)
 
 
 def test_images_of_other_than_three_channels_are_shown_by_their_last_in_grey():
     images = np.arange(2 * 4 * 1 * 5, dtype=np.uint8).reshape(2, 4, 1, 5)
-    pictures = coloured(images)
-    assert pictures.shape == (2, 1, 5, 3)
-    for colour in range(3):
-        np.testing.assert_array_equal(pictures[..., colour], images[:, 3])
-    np.testing.assert_array_equal(coloured(images[:, :3]), images[:, :3].transpose(0, 2, 3, 1))
+    for n_channels, shown in ((4, [3, 3, 3]), (3, [0, 1, 2]), (1, [0, 0, 0])):
+        expected = images[:, shown].transpose(0, 2, 3, 1)
+        np.testing.assert_array_equal(packing.coloured(images[:, :n_channels]), expected)
+
+
+def test_pictures_too_rich_for_their_room_lose_quality_only():
+    noise = np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8)
+    exact, poor = (io.BytesIO(packing.encoded(noise, room)) for room in (1e6, 6000))
+    np.testing.assert_array_equal(np.asarray(Image.open(exact)), noise)
+    assert (len(poor.getvalue()) <= 6000, Image.open(poor).size) == (True, (64, 64))

@@ -8,7 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.__main__ import main
 from analysis.probe import LOOKED_BACK, Line, Reading, points, read_out, recalled
@@ -17,6 +18,7 @@ from envs.any_gymnasium import vector_of
 from envs.vector import NOT_SHOWN, cues_of
 from models import build_agent
 from tests.agents import percept, random_images, small_config, spaces
+from tests.any_envs import Sampled
 from tests.test_analysis import refusal, rows
 from tests.test_program import TASK, train
 from tests.tiny_clip import tiny_settings
@@ -56,12 +58,10 @@ def test_what_stands_in_the_state_is_read_and_noise_is_at_chance():
 
 def test_a_difference_that_drowns_in_a_hundredth_of_the_spread_is_not_read():
     """States differ by step, as they do in an episode, and by a little where the answer does."""
-    small, large = (
-        read_out(*episodes(lambda answer, t, size=size: t + size * answer, spread=0), seed=0)
-        for size in (1e-4, 0.2)
-    )
-    assert all(each.accuracy < 0.75 for each in small)
-    assert all(each.accuracy == 1 for each in large)
+    for size, is_read in ((1e-4, False), (0.2, True)):
+        told = episodes(lambda answer, t, size=size: t + size * answer, spread=0)
+        for each in read_out(*told, seed=0):
+            assert each.accuracy == 1 if is_read else each.accuracy < 0.75
 
 
 def test_the_signal_is_the_variance_that_the_answer_makes():
@@ -81,14 +81,6 @@ def test_steps_count_from_the_last_sight_and_in_a_stream_from_every_one():
     assert [part.tolist() for part in stream] == [[1, 2], [3, 1]]
 
 
-def test_no_k_is_left_out_of_the_first_ten_however_long_an_episode():
-    cues = [np.zeros(500, dtype=np.int64)] * 8
-    ks = points(cues, is_stream=True)
-    assert ks[:11] == list(range(11))
-    assert (ks[-1], sorted(set(ks))) == (499, ks)
-    assert len(ks) < 52
-
-
 def test_a_stream_is_read_k_steps_later_whatever_came_after():
     """The state is the card before the last: k = 1 is read, and nothing else."""
     cards = np.random.default_rng(0).integers(3, size=(60, 12))
@@ -98,25 +90,25 @@ def test_a_stream_is_read_k_steps_later_whatever_came_after():
     assert max(by_k[0].accuracy, by_k[2].accuracy) < 0.5
 
 
-def reading(k, accuracy, chance=0.5):
-    return Reading(k, 400, accuracy, accuracy - 0.05, accuracy + 0.05, chance, chance, 0.1)
+VERDICTS = {  # by accuracy, score and chance
+    (1.0, 1.0, 0.5): "in memory, used",
+    (0.9, 0.6, 0.5): "in memory, not used",
+    (0.6, 0.5, 0.5): "not in memory",
+    (0.6, 1.0, 0.5): "not read, and yet used",
+    (0.9, 3.0, None): "in memory",
+    (0.9, None, 0.5): "in memory",
+}
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "score", "chance", "verdict"),
-    [
-        (1.0, 1.0, 0.5, "in memory, used"),
-        (0.9, 0.6, 0.5, "in memory, not used"),
-        (0.6, 0.5, 0.5, "not in memory"),
-        (0.6, 1.0, 0.5, "not read, and yet used"),
-        (0.9, 3.0, None, "in memory"),
-        (0.9, None, 0.5, "in memory"),
-    ],
-)
-def test_memory_and_use_are_told_apart_where_the_decision_is_due(accuracy, score, chance, verdict):
-    readings = [reading(0, 1.0), reading(10, accuracy), reading(20, 0.5)]
+@pytest.mark.parametrize("found", VERDICTS)
+def test_memory_and_use_are_told_apart_where_the_decision_is_due(found):
+    accuracy, score, chance = found
+    readings = [
+        Reading(k, 400, each, each - 0.05, each + 0.05, 0.5, 0.5, 0.1)
+        for k, each in ((0, 1.0), (10, accuracy), (20, 0.5))
+    ]
     line = Line("task", "LSTM", "run", score, chance, horizon=11, readings=readings)
-    assert line.verdict == verdict
+    assert line.verdict == VERDICTS[found]
     assert line.reach == (10 if accuracy > 0.75 else 0)
 
 
@@ -132,9 +124,6 @@ def test_each_task_tells_what_it_shows_and_when():
     for colour, image in zip(cues_of(match), images, strict=True):
         own, others = image[colour], np.delete(image, colour, axis=0)
         assert ((own == 255) & (others == 0).all(0)).any()
-    for _ in range(15):
-        match.step(np.zeros(30, int))
-    assert set(cues_of(match).tolist()) == {NOT_SHOWN}
 
     door = three_phases.KeyToDoorVectorEnv(2, 0, length=2)
     door.reset()
@@ -143,8 +132,10 @@ def test_each_task_tells_what_it_shows_and_when():
         door.begin_with(row, three_phases.KeyDraws(*places))
     told = [cues_of(door).tolist()]
     for _ in range(15):
+        match.step(np.zeros(30, int))
         door.step(np.zeros(2, int))
         told.append(cues_of(door).tolist())
+    assert set(cues_of(match).tolist()) == {NOT_SHOWN}
     assert told == [[0, 0]] * 2 + [[1, 0]] * 13 + [[NOT_SHOWN, NOT_SHOWN]]
 
 
@@ -180,16 +171,8 @@ def test_the_object_of_minigrids_memory_is_told_while_it_is_seen():
     env.close()
 
 
-class Told(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(0, 255, (3, 9, 9), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
+class Told(Sampled):
     answer = 1
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros((3, 9, 9), np.uint8), {}
-
-    def step(self, action):
-        return np.zeros((3, 9, 9), np.uint8), 0.0, False, False, {}
 
     def cue(self):
         return self.answer
@@ -203,9 +186,7 @@ def test_an_environment_of_ones_own_tells_by_a_method_or_has_no_cues(monkeypatch
         monkeypatch.setattr(Told, "answer", answer)
         with pytest.raises(UserError, match="Tell a number from 0 on, or None"):
             cues_of(vector_of(Told, 1, 0))
-    makers = [lambda: gymnasium.make("CartPole-v1")]
-    assert cues_of(vector_of(makers[0], 1, 0)) is None
-    assert cues_of(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)) is None
+    assert cues_of(vector_of(lambda: gymnasium.make("CartPole-v1"), 1, 0)) is None
     with pytest.raises(UserError, match="1 numbers"):
         cues_of(SimpleNamespace(num_envs=2, cues=lambda: [1]))
 
@@ -256,16 +237,20 @@ def test_a_mistake_gets_one_line_before_the_first_agent_plays(in_empty_folder, c
     good, silent = str(train("CNN", "good", **MAZE)), str(train("CNN", "silent"))
     lost = str(train("SHELM", "lost", embeddings=embeddings))
     Path(embeddings).unlink()
-    (in_empty_folder / "empty").mkdir()
-    (in_empty_folder / "empty/config.json").write_text("{}")
-    (in_empty_folder / "episode.npz").write_bytes(b"")
+    Path("episode.npz").write_bytes(b"")
     for command, line in {
         ("nowhere",): "nowhere: neither a run folder",
-        ("experiments", "--n-episodes=3"): "argument --n-episodes",
         ("experiments", "--random-share=2"): "argument --random-share",
         (good, silent): f"{TASK}: it does not tell its cues",
         (good, lost): "own.npz is missing",
-        ("empty",): "the folder holds neither ckpt_best.pt nor ckpt_last.pt",
         ("episode.npz",): "episode.npz: episodes have no memory",
     }.items():
         assert line in refusal(capsys, ["probe", *command])
+
+
+@given(st.integers(12, 600))
+def test_no_k_is_left_out_of_the_first_ten_however_long_an_episode(length):
+    ks = points([np.zeros(length, dtype=np.int64)] * 8, is_stream=True)
+    assert ks[:11] == list(range(11))
+    assert (ks[-1], sorted(set(ks))) == (length - 1, ks)
+    assert len(ks) < 52

@@ -75,20 +75,13 @@ def test_a_sequence_shows_the_steps_of_its_episode_before_the_rollout():
     second.is_first[2, 1] = True
     second.past = first.past_of_next(n_context=4)
     assert second.sequences.before.tolist() == [3, 4, 0, 0]
+    assert second.past_of_next(n_context=6).context_len().tolist() == [6, 2, 6]
     batch = second.sequence_batch(torch.tensor([0, 2, 3]))
     seen = [1, 2, 3, 0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
     assert batch.observations.images[:, 0, 0, 0].tolist() == seen
     assert batch.context[:, 0].tolist() == seen
     assert batch.actions.tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
     assert (batch.lengths.tolist(), batch.before.tolist()) == ([4, 2, 4], [3, 0, 0])
-
-
-def test_what_was_before_is_kept_over_several_short_rollouts():
-    first, second = numbered_rollout(n_steps=2), numbered_rollout(n_steps=2)
-    second.past = first.past_of_next(n_context=3)
-    past = second.past_of_next(n_context=3)
-    assert past.context[:, 1, 0].tolist() == [3, 2, 3]
-    assert past.context_len().tolist() == [3, 3, 3]
 
 
 def test_a_rollout_that_no_memory_holds_is_refused(monkeypatch):

@@ -8,7 +8,7 @@ from benchmarks.language_models import PlainTransformerXL
 from models.language.files import find_model
 from models.language.load import load_language_model
 from tests.published_models import GOLDEN, TRANSFORMER_XL, tiny_bert_folder
-from tests.token_streams import stream
+from tests.token_streams import play, stream
 
 
 @pytest.fixture(params=["transfo_xl_k1", "transfo_xl_k2"])
@@ -51,9 +51,7 @@ def test_tokens_at_once_equal_tokens_one_by_one(mem_len, n_new):
     is_first[:] = False
     is_first[n_new * 4, 1] = is_first[n_new * 7, 2] = True
     singles = model.initial_memory(3)
-    one_by_one = torch.stack(
-        [model.step(token, singles, start) for token, start in zip(tokens, is_first, strict=True)]
-    )
+    one_by_one = play(model, singles, tokens, is_first)
     together = model.initial_memory(3)
     for call in range(12):
         first = call * n_new
@@ -62,22 +60,12 @@ def test_tokens_at_once_equal_tokens_one_by_one(mem_len, n_new):
         torch.testing.assert_close(hidden, one_by_one[first + n_new - 1], atol=1e-5, rtol=0)
 
 
-def test_the_oldest_running_episode_decides_how_many_slots_are_read():
-    model = load_language_model(TRANSFORMER_XL, mem_len=20)
-    memory = model.initial_memory(3)
-    ages = torch.tensor([0, 4, 2])
-    read = [memory.windows(age * ages, 19, 1)[0].n_tokens - 1 for age in (1, 0, 100)]
-    assert read == [4, 0, 19]
-
-
 def test_fewer_layers_are_the_first_ones():
-    whole = load_language_model(TRANSFORMER_XL, mem_len=6)
+    whole, first = (load_language_model(TRANSFORMER_XL, 6, n_layer=n) for n in (None, 1))
     tokens, is_first = stream(whole, 5)
-    first = load_language_model(TRANSFORMER_XL, mem_len=6, n_layer=1)
     memory, kept = whole.initial_memory(3), first.initial_memory(3)
-    for token, start in zip(tokens, is_first, strict=True):
-        whole.step(token, memory, start)
-        first.step(token, kept, start)
+    play(whole, memory, tokens, is_first)
+    play(first, kept, tokens, is_first)
     assert first.n_layer == 1
     assert torch.equal(kept.state_dict()["keys"][0], memory.state_dict()["keys"][0])
     shallow = first.attention(tokens[-1], kept, is_first[-1])
@@ -142,13 +130,12 @@ def test_the_oldest_tokens_leave_the_window(folder, mem_len, n_new):
 def test_old_names_of_the_normalisation_are_understood(folder):
     from safetensors.torch import load_file
 
-    weights = load_file(folder / "model.safetensors")
-    old = {}
-    for name, tensor in weights.items():
-        renamed = name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
-        old[f"bert.{renamed}"] = tensor
     tokens = episode(4)
     expected = read(load_language_model(folder), tokens)
+    old = {
+        f"bert.{name.replace('Norm.weight', 'Norm.gamma').replace('Norm.bias', 'Norm.beta')}": each
+        for name, each in load_file(folder / "model.safetensors").items()
+    }
     (folder / "model.safetensors").unlink()
     torch.save(old, folder / "pytorch_model.bin")
     found = read(load_language_model(folder), tokens)

@@ -65,11 +65,6 @@ def test_a_thing_is_placed_where_the_model_says_yes_and_picked_up_where_it_does_
     assert suggester.goals([lying]) == [[] if row["accepted"] else [Goal("mug")]]
 
 
-def test_extreme_answers_do_not_overflow():
-    assert probability_of_yes({" Yes": -math.inf, " No": -0.1}) < 1e-300
-    assert probability_of_yes({" Yes": -0.1, " No": -5000.0}) == 1
-
-
 @pytest.mark.parametrize("who", SUGGESTERS)
 @pytest.mark.parametrize("row", DATA["suggestions"])
 def test_suggestions_are_those_of_the_original_said_in_words_too(row, who):
@@ -104,7 +99,9 @@ def test_the_question_follows_three_examples_with_their_answers():
     assert question == "Does a mug belong in or on a kitchen sink?"
 
 
-def test_phrases_and_sentences_are_read_back():
+def test_phrases_and_sentences_are_read_back_and_extreme_answers_do_not_overflow():
+    assert probability_of_yes({" Yes": -math.inf, " No": -0.1}) < 1e-300
+    assert probability_of_yes({" Yes": -0.1, " No": -5000.0}) == 1
     for goal in (Goal("toy car"), Goal("toy car", "living room toy box")):
         assert Goal.read(goal.phrase) == goal
     assert not any(map(Goal.read, ("go to kitchen sink", "place mug", "pick up")))
