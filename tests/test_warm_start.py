@@ -77,6 +77,7 @@ def test_target_networks_are_copies_of_what_a_run_begins_with(algorithm, in_empt
         assert learner.replay is None
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_begins_with_the_same_again_or_not_at_all(
     first, monkeypatch, capsys
 ):
