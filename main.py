@@ -19,6 +19,13 @@ from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, add_trust, add_var, exit_process, run_program
+from utils.given_settings import (
+    default_settings,
+    describe_settings,
+    load_config,
+    own_classes,
+    published_table,
+)
 from utils.loggers import check_loggers
 from utils.run_folder import (
     create_run_folder,
@@ -28,14 +35,8 @@ from utils.run_folder import (
     resumed_config,
 )
 from utils.seeding import seed_everything
-from utils.settings import (
-    default_settings,
-    describe_settings,
-    load_config,
-    own_classes,
-    published_table,
-)
 from utils.starting import number_of_threads
+from utils.user_modules import telling
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +79,7 @@ def start_run(
     """
     check(config, run_id, has_start=init_from is not None)
     start = None if init_from is None else WarmStart.named(init_from)
-    with build_run(config, ranks, start, trust) as run:
+    with telling(config), build_run(config, ranks, start, trust) as run:
         # Checkpoints leave pretrained parts out; the folder records their sha256 instead, so that
         # a resumed run can refuse others.
         facts = None if start is None else start._asdict()
@@ -98,7 +99,7 @@ def resume_run(folder: Path, ranks: Ranks, trust: bool = False) -> Path:
     with ranks.enter_on_first(locked(folder)):
         checkpoint = own_checkpoint(folder, config, ranks)
         start = None if facts is None or checkpoint else WarmStart.recorded(facts)
-        with build_run(config, ranks, start, trust) as run:
+        with telling(config), build_run(config, ranks, start, trust) as run:
             run.resume(folder, checkpoint)
             run.train(folder)
     return folder

@@ -27,7 +27,8 @@ from envs.episodes import SingleEnvs
 from envs.minigrid_captions import played_views
 from trainers import build  # noqa: F401  settings know no part before
 from utils.errors import UserError
-from utils.settings import Config, load_config
+from utils.given_settings import load_config
+from utils.settings import Config
 
 KEY_CORRIDOR = "MiniGrid-KeyCorridorS3R1-v0"
 CRAFTER = "Crafter-v1"

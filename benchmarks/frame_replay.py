@@ -25,7 +25,7 @@ from models.observations import Observations
 from trainers import build  # noqa: F401  settings know no part before
 from trainers.frame_replay import FrameReplay
 from utils.command_line import Parser, run_program, whole_number
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 N_ENVS, LENGTH, BATCH, N_BATCHES = 16, 200, 64, 200
 SIDE, N_ACTIONS, FRAME_STACK = 84, 139, 4

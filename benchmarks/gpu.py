@@ -153,7 +153,7 @@ def steps(load: Callable[[], LayerStack], n_envs: int, captured: bool) -> Iterat
 def update_rows(pairs: Callable[[bool, str], Iterator[Pair]], tiny: bool) -> Iterator[Row]:
     """Yield our updates, drawing from replay included; those with random masks are left out."""
     for pair in pairs(tiny, "cpu" if tiny else "cuda"):
-        if pair.compared:
+        if "dropout" not in pair.name:
             yield Row(f"update, {pair.name}", pair.note, partial(timed, tiny, pair.ours))
 
 

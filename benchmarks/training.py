@@ -50,8 +50,8 @@ from trainers.ranks import Ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.run_folder import write_json
-from utils.settings import load_config
 
 MOST_STEPS = 10**9
 # Learners of stable-baselines3, and the agent that each is run beside.

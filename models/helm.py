@@ -29,10 +29,9 @@ from torch.nn import functional as F
 from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
 from models.caching import ObservationCache
 from models.clip import ClipSettings, check_encoder, configured_encoder
-from models.encoders import EncoderSettings, build_encoder, configured_reader
-from models.heads import ActorCritic
+from models.encoders import ActorCritic, EncoderSettings, build_encoder, configured_reader
+from models.language import LanguageModel
 from models.language.kv_cache import EpisodeMemory
-from models.language.language_model import LanguageModel
 from models.language.load import LanguageModelSettings, describe_language_model, load_language_model
 from models.observation_to_language import (
     ClipProjection,

@@ -27,8 +27,7 @@ from models.agent import (
     TwinQ,
 )
 from models.caching import encoded_once, to_float01
-from models.encoders import SmallImpalaCNN, configured_reader
-from models.heads import uniform_mlp
+from models.encoders import SmallImpalaCNN, configured_reader, uniform_mlp
 from models.helm import LanguageMemory, observed_by_encoder
 from models.memories import TrainedMemory
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations

@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from models.clip import ClipSettings
 from models.encoders import DATA_FOLDER, ImageTextEncoder
+from models.language import LanguageModel
 from models.language.files import ModelFiles
-from models.language.language_model import LanguageModel
 from models.language.load import LanguageModelSettings
 from utils.errors import UserError
 from utils.files import atomic_write, file_lock

@@ -21,6 +21,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from utils.errors import UserError, did_you_mean, raise_all, raise_any
+from utils.given_settings import (
+    SEVERAL,
+    Override,
+    default_settings,
+    file_settings,
+    given_by_file,
+    load_config,
+    override,
+    own_classes,
+)
 from utils.run_folder import (
     default_run_id,
     folder_of,
@@ -30,16 +40,8 @@ from utils.run_folder import (
     locked,
 )
 from utils.settings import (
-    SEVERAL,
     Config,
-    Override,
     all_settings,
-    default_settings,
-    file_settings,
-    given_by_file,
-    load_config,
-    override,
-    own_classes,
     read_settings,
     settings_index,
     settings_without_effect,

@@ -25,16 +25,13 @@ from analysis.run_data import Table, aligned, read_progress, read_run, write_csv
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, Jobs, State
 from utils.errors import UserError, did_you_mean, escape, raise_all, raise_any
+from utils.given_settings import Override, given_by_file, load_config, override
 from utils.run_folder import EXPERIMENTS, SETTINGS, write_json
 from utils.settings import (
     Config,
-    Override,
     all_settings,
     checked,
-    given_by_file,
     installed,
-    load_config,
-    override,
     settings_without_effect,
     shortened,
     shown,

@@ -53,6 +53,7 @@ def train(folder, scores, **how):
     return load_checkpoint(folder / BEST)["env_steps"] / ROLLOUT, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", [[1, 3, 2], [3, 3, 2], [3, 2, 3], [-50, -27, -30], [2, 1, 0]])
 def test_the_best_agent_is_the_newest_with_the_highest_mean_of_100_episodes(tmp_path, scores):
     rollout, run = train(tmp_path, scores)
@@ -60,6 +61,7 @@ def test_the_best_agent_is_the_newest_with_the_highest_mean_of_100_episodes(tmp_
     assert run.best_return == max(scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scores", "length", "best", "best_return"),
     [

@@ -53,7 +53,7 @@ CASES = {
 if pool_tasks():
     CASES["minigrid_by_envpool"] = Case(DYNAMIC_OBSTACLES, 100)
     CASES["procgen"] = Case("miner", 1000, idle_action=4)
-SLOW = {"miniworld"}  # a process each
+SLOW = {"miniworld", "procgen"}
 
 
 @pytest.fixture(

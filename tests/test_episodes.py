@@ -37,6 +37,7 @@ def crafter_maps(seed):
     return [world.tobytes() for world in env.worlds["materials"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maps_of", [minigrid_maps, mazes, crafter_maps])
 def test_neighbouring_seeds_share_no_worlds(maps_of):
     maps = [each for seed in range(N_SEEDS) for each in maps_of(seed)]
@@ -50,6 +51,7 @@ def test_a_seed_belongs_to_a_run_an_environment_and_an_episode():
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**60), st.integers(0, 300), st.integers(0, 2**20))
 @example(2**31 - 1, 3, 5)
 def test_generators_seeded_in_blocks_are_those_that_numpy_seeds_one_by_one(seed, env, episode):

@@ -45,6 +45,7 @@ def examples(tmp_path, monkeypatch):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["Average", "Linear"])
 def test_a_new_agent_trains_is_saved_goes_on_and_plays(
     model, examples, in_empty_folder, monkeypatch
@@ -67,6 +68,7 @@ def test_a_new_memory_acts_as_it_unrolls(examples):
     torch.testing.assert_close(memory.unroll(x, is_first, context), stepped)
 
 
+@pytest.mark.slow
 def test_a_reward_of_ones_own_trains_goes_on_and_is_not_run_for_others(
     in_empty_folder, monkeypatch, capsys
 ):
@@ -92,7 +94,8 @@ def test_a_reward_of_ones_own_trains_goes_on_and_is_not_run_for_others(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     {
-        "self.lacks = config.lacks": "making my_rewards:Bad raised AttributeError: ",
+        "self.lacks = config.lacks": "my_rewards:Bad raised AttributeError: ",
+        "raise RuntimeError('no disk')": "my_rewards:Bad raised RuntimeError: no disk",
         "self.rewards = lambda before, after: 1 / 0": "my_rewards:Bad raised ZeroDivisionError: ",
     }.items(),
 )

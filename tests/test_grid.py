@@ -8,8 +8,8 @@ import pytest
 from sweeps.grid import PAPER_SEEDS, check_runs, make_grid, parse_lists, swept_settings
 from tests.bad_inputs.harness import in_one_line
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.run_folder import create_run_folder, locked, mark_finished
-from utils.settings import load_config
 
 
 def settings_file(path, **values):

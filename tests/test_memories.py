@@ -86,6 +86,7 @@ def assert_same(found, expected):
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.quick("Lstm", "Ffm", "Gpt", "GTrXL")
 @every_kind
 @given(is_first=STARTS, now=st.integers(0, T - 1), n_known=st.integers(1, MEM_LEN))
 def test_acting_equals_unrolling_from_any_step_wherever_episodes_begin(
@@ -104,6 +105,7 @@ def test_acting_equals_unrolling_from_any_step_wherever_episodes_begin(
     assert_same(acted, memory.unroll(x[first:], is_first[first:], contexts[first])[n_known:])
 
 
+@pytest.mark.slow
 @every_kind
 def test_a_users_checks_find_nothing(kind):
     assert [check for check, found in examine(build(kind)).items() if not found.is_right] == []
@@ -198,6 +200,7 @@ def attention_by_counting(memory, x, is_first):
     return torch.stack(rows, dim=2)
 
 
+@pytest.mark.slow
 @every_kind
 def test_a_gpu_computes_the_same(kind):
     memory, (x, is_first) = build(kind), stream()
@@ -209,6 +212,7 @@ def test_a_gpu_computes_the_same(kind):
         assert_same(found.cpu(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_a_gpu_no_step_waits_for_a_number(kind):

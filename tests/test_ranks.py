@@ -25,8 +25,8 @@ from trainers.ranks import joined_ranks
 from trainers.rollout import Rollout
 from trainers.train import RunSettings
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.saved_state import with_moments
-from utils.settings import load_config
 
 N_ENVS = 4
 ROLLOUTS = runs.PPO | {"normalize_reward": "true", "n_steps": 256}

@@ -16,8 +16,8 @@ import sweep as sweep_program
 from sweeps.search import JOURNAL, PRUNERS, SAMPLERS, Choices, Plan, Range, Study, read_space, score
 from tests.bad_inputs.harness import refused
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.run_folder import mark_finished, write_json
-from utils.settings import load_config
 
 FIXED = {"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "n_steps": 1000}
 RANGES = {
@@ -154,6 +154,7 @@ def test_a_search_ends_with_table_best_settings_importance_and_picture(search, c
     assert f"main.py --config {PLACE}/config.json" in printed
 
 
+@pytest.mark.slow
 def test_the_same_seed_tries_the_same_values_and_another_others(search):
     for name, seed in (("one", "3"), ("two", "3"), ("three", "4")):
         assert search(7, "--name", name, "--seed", seed)[0] == 0
@@ -289,6 +290,7 @@ def test_a_score_is_the_mean_of_the_last_tenth_or_the_last_value():
     assert score(x[:0], x[:0], 1000) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("pruner", PRUNERS)
 def test_values_lie_in_their_ranges(sampler, pruner):

@@ -25,6 +25,7 @@ def library(folder):
     return AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
+@pytest.mark.quick(" word1 word2 word3-llama")
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("shared", ["", SHARED])
 def test_phrases_together_are_as_likely_as_each_alone(decoders, name, shared):

@@ -20,9 +20,10 @@ from models.observations import AgentInput, Observations
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
 from utils.files import atomic_write
+from utils.given_settings import with_env_settings
 from utils.run_folder import check_outside, stored_config
 from utils.seeding import derived_seed
-from utils.settings import Config, outside_settings, read_settings, setting, with_env_settings
+from utils.settings import Config, outside_settings, read_settings, setting
 
 MOST_ENVS = 16
 SEED_OF_EVALUATION = 42  # apart from the seeds of the training environments

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from tqdm import tqdm
 
+from rewards.suggesters.language_model import FOR_ANSWERS
 from trainers.checkpoint import (
     Checkpoints,
     CheckpointSettings,
@@ -161,6 +162,9 @@ class Run:
                     f"{folder}: the checkpoint does not hold a state of this run ({reason}). "
                     "Restore the run's own"
                 ) from error
+        wait = getattr(self.config, "suggester_wait", FOR_ANSWERS)
+        if wait != FOR_ANSWERS:
+            differences.append(f"with suggester_wait={wait} answers come at other steps")
         if self.ranks.first:
             if not are_as_saved(folder, self.logged):
                 differences.append(f"{FILE} is {CHANGED}")
@@ -286,13 +290,15 @@ class Run:
     @contextmanager
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
         """Open the logs on the first rank, and record the run's end."""
+        own = own_choices(asdict(self.config))
         if not self.ranks.first:
             try:
-                yield None
+                with guarded(folder, own, self.ranks.first):
+                    yield None
             except UserError as error:  # of its own environments: no other rank can say it
                 raise RunError(f"rank {self.ranks.rank}: {error}") from error
             return
-        with guarded(folder, own_choices(asdict(self.config))):
+        with guarded(folder, own):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
                 yield writer
             mark_finished(folder)
@@ -309,14 +315,18 @@ class Log(io.TextIOBase):
 
 
 @contextmanager
-def guarded(folder: Path, own: Mapping[str, str] | None = None) -> Iterator[None]:
+def guarded(
+    folder: Path, own: Mapping[str, str] | None = None, first: bool = True
+) -> Iterator[None]:
     """Turn a fatal error of the run in this folder into one line; `own`: the user's classes."""
     kept = f"{folder} keeps the run's last checkpoint. Mend the"
-    go_on = f"then go on with: {resume_command(folder)}"
+    go_on = f"go on with: {resume_command(folder)}"
     try:
         try:
             yield
         except NotFiniteError as error:
+            if not first:  # all ranks meet it, and the first tells it
+                raise
             path = folder / BAD_MINIBATCH
             with atomic_write(path) as file:
                 save_tensors(error.minibatch, file)
@@ -325,16 +335,19 @@ def guarded(folder: Path, own: Mapping[str, str] | None = None) -> Iterator[None
                 "the run's last good checkpoint stays"
             ) from None
     except EnvFault as error:
-        raise UserError(f"{error}. {kept} environment, {go_on}") from error
+        raise UserError(f"{error}. {kept} environment, then {go_on}") from error
     except OSError as error:
         if not folder.is_dir():
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
         place = error.filename or folder
-        raise RunError(f"{place}: {error.strerror or error}. Then{go_on[4:]}") from None
-    except (UserError, RunError, Interrupted, MemoryError, torch.OutOfMemoryError):
+        raise RunError(f"{place}: {error.strerror or error}. Then {go_on}") from None
+    except (
+        *(UserError, RunError, Interrupted, NotFiniteError),
+        *(MemoryError, torch.OutOfMemoryError),
+    ):
         raise
     except Exception as error:  # whatever its author did
         if not own:
             raise
         names = ", ".join(f"{setting}: {name}" for setting, name in own.items())
-        raise UserError(f"{names} raised {told(error)}. {kept} class, {go_on}") from error
+        raise UserError(f"{names} raised {told(error)}. {kept} class, then {go_on}") from error

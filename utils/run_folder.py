@@ -41,16 +41,8 @@ from utils.files import (
     folder_name,
     open_without_waiting,
 )
-from utils.settings import (
-    Config,
-    config_from_dict,
-    outside_settings,
-    present_settings,
-    read_json_object,
-    read_settings,
-    settings_without_effect,
-    with_defaults,
-)
+from utils.given_settings import config_from_dict, present_settings, read_json_object, with_defaults
+from utils.settings import Config, outside_settings, read_settings, settings_without_effect
 from utils.starting import cli_command
 from utils.user_modules import (
     OWN_PACKAGES,

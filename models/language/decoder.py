@@ -16,9 +16,9 @@ from transformers.models.auto import modeling_auto as auto
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
+from models.language import LanguageModel
 from models.language.files import ModelFiles, configuration, first_line
 from models.language.kv_cache import CacheView
-from models.language.language_model import LanguageModel
 from models.language.layers import DenseEmbeddings, FrozenLinear
 from utils.errors import UserError
 

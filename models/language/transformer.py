@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from models.language import LanguageModel
 from models.language.files import ModelFiles
 from models.language.kv_cache import CacheView, KVCache, join_heads, ring_windows, split_heads
-from models.language.language_model import LanguageModel
 from models.language.layers import (
     ACTIVATIONS,
     AdaptiveEmbeddings,

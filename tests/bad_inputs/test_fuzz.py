@@ -239,6 +239,7 @@ def test_no_program_fails_on_what_is_generated(kind, gallery, request):
     assert not found, "\n\n".join(f"{complaint}\n{shown}" for complaint, shown in found.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["[" * 20_000, "--" + "x" * 20_000])
 def test_a_very_long_word_is_not_shown_whole(word, gallery):
     outcome = Trial(("analysis", "words", EPISODES, word, "--no", word), []).run(gallery)
