@@ -173,7 +173,7 @@ def test_runs_of_twins_are_lines_of_their_own_with_gaps_and_biases(runs, capsys)
     write_run(1.1, model="CNN", **twin)
     write_run(1.1, model="GPT", learning_rate=0.01, **twin)
     write_run(0.85, model="GPT", **T_MAZE)
-    before = scores_table(read_cells([Path("experiments")], LeftOut()))
+    before = scoreboard.scores_table([*cells_and_lines()[0].values()])
     assert main(["scoreboard", "experiments"]) == 0
     page = capsys.readouterr().out
     table = {row["task, steps"]: [*row.values()][1:4] for row in rows("scoreboard_summary.csv")}
@@ -185,8 +185,8 @@ def test_runs_of_twins_are_lines_of_their_own_with_gaps_and_biases(runs, capsys)
     assert "observability=full" in page
     assert sum(" gap" in name for name in table) == 1, "of twins that were trained in alone"
     shutil.rmtree("experiments")
-    kept = read_cells([Path("analysis_output/scoreboard.csv")], LeftOut())
-    assert scores_table(kept) == before
+    kept, _ = cells_and_lines(Path("analysis_output/scoreboard.csv"))
+    assert scoreboard.scores_table([*kept.values()]) == before
 
 
 def test_a_score_is_the_mean_of_five_evaluations_or_the_last_hundred_episodes(runs):
