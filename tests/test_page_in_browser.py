@@ -226,17 +226,6 @@ def test_an_address_can_name_a_step(opened):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_colours_follow_the_system_until_switched(opened, scheme):
-    page = opened(color_scheme=scheme)
-    light, dark = "rgb(244, 244, 241)", "rgb(16, 19, 23)"
-    own, other = (light, dark) if scheme == "light" else (dark, light)
-    for colour, switch in ((own, "#step"), (other, "#theme"), (own, "#theme")):
-        page.click(switch)
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colour
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(opened, name):
     for screen, (width, _) in SCREENS.items():

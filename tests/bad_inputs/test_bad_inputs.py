@@ -46,12 +46,6 @@ property_test = examples(max_examples=100, deadline=None, database=None, derando
 SETTINGS = all_settings()
 LONG, ZERO, BIG = "x" * 5000, "a\0b", "9" * 5000
 
-NO_NUMBERS = (
-    *("many", "", "NaN", "-1", "1e999", "Infinity", "-Infinity", "[1]", "{}", "true", "1 2", "１2"),
-    *("--1", "0x10", "1_000", "9" * 400, "-" + "9" * 400, BIG, "1e300", "[" * 9999),
-)
-NOT_TRUE_OR_FALSE = ("0", "1", "True", "yes", "", "[true]", '"true"', "truefalse")
-NO_CHOICES = ("", "liner", "None", "exp,linear", "null")
 RUN_IDS = ("", "..", "a/b", ".x", "a b", ZERO, "é", LONG, "good")  # the property below draws any
 ENVS = (
     *("Pong", "MiniGrid-", "MiniGrid-Nowhere-v0", "MiniGrid-Empty-5x5-v0/..", "../x", "/x", ".."),
@@ -352,31 +346,6 @@ def test_settings_that_contradict_one_another_are_refused(in_gallery, capsys):
         for change in changes
     ]
     assert not_refused(capsys, cases) == {}
-
-
-def wrong_values(declaration):
-    """Return texts that are no value of a setting."""
-    kinds, facts = declaration.kinds, declaration.metadata
-    is_optional = type(None) in kinds
-    more = ("nul", "None", "NULL") if is_optional else ("null",)
-    if int in kinds or float in kinds:
-        fractions = () if float in kinds else ("1.5", "0.999999")
-        beyond = str(facts["low"] - 1), str(2 * facts["high"] + 1)
-        return (*NO_NUMBERS, *more, *beyond, *fractions)
-    if bool in kinds:
-        return (*NOT_TRUE_OR_FALSE, *more)
-    if not facts["choices"]:
-        return ("",)
-    return [text for text in NO_CHOICES if not (is_optional and text == "null")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SETTINGS)
-def test_what_is_no_value_of_a_setting_is_refused_in_one_line(name):
-    for text in wrong_values(SETTINGS[name]):
-        with pytest.raises(UserError) as refusal:
-            load_config(overrides=[f"{name}={text}"])
-        assert len(refusal.value.lines) == 1, text
 
 
 ROWS: list = [
