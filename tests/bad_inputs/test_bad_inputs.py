@@ -27,7 +27,6 @@ from tests.bad_inputs.gallery import (
     PICTURES,
     PREPARED,
     SHELM,
-    SHELM_GOOD,
     TINY,
     WORDS,
     XL,
@@ -40,10 +39,8 @@ from trainers.checkpoint import load_checkpoint
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.run_folder import check_run_id
-from utils.settings import all_settings
 
 property_test = examples(max_examples=100, deadline=None, database=None, derandomize=True)
-SETTINGS = all_settings()
 LONG, ZERO, BIG = "x" * 5000, "a\0b", "9" * 5000
 
 RUN_IDS = ("", "..", "a/b", ".x", "a b", ZERO, "é", LONG, "good")  # the property below draws any
@@ -230,7 +227,7 @@ CONTRADICTIONS = (
     (CNN | {"env": "popgym-RepeatFirstEasy-v0"}, "env_args={}", "env_processes=true"),
 )
 
-HELM_BEST, SHELM_BEST = f"{HELM_GOOD}/ckpt_best.pt", f"{SHELM_GOOD}/ckpt_best.pt"
+HELM_BEST = f"{HELM_GOOD}/ckpt_best.pt"
 EVAL = ("eval", "--ckpt-path", HELM_BEST, "--n-episodes=1")
 LAYERS = ("analysis", "layers", HELM_BEST, "--n-episodes=1")
 RESUME = ("main", "--resume", HELM_UNFINISHED)
@@ -413,13 +410,6 @@ def test_any_run_id_is_one_plain_name_or_refused(name):
     assert name.isascii()
     assert name.isprintable()
     assert name[0] not in ".-"
-
-
-def test_every_number_has_bounds():
-    for each in SETTINGS.values():
-        if {int, float} & set(each.kinds):
-            assert each.metadata["low"] is not None
-            assert each.metadata["high"] is not None
 
 
 def test_a_setting_beyond_the_interpreters_depth_is_refused():
