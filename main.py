@@ -43,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(argv: Sequence[str] | None) -> None:
-    """Begin the run that the settings describe, resume an earlier one, or print settings."""
     arguments = parse_arguments(argv)
     if arguments.list_configs or arguments.print_config:
         print_settings(arguments)
@@ -172,7 +171,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def print_settings(arguments: argparse.Namespace) -> None:
-    """Print the published settings files, or the settings of the run to be."""
     if arguments.list_configs:
         print(published_table())
         return

@@ -55,7 +55,6 @@ class Showcase:
             self._running.append(observations.map(lambda kind: kind[0].cpu()))
 
     def media(self, is_last: bool) -> Media:
-        """Return pictures and texts to show after an update, mostly none."""
         if self._latest is None or not (is_last or self._clock() >= self._due):
             return {}
         self._due = self._clock() + self.seconds

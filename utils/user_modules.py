@@ -76,7 +76,6 @@ def imported(setting: str, module: str) -> ModuleType:
 
 @contextmanager
 def making(setting: str, name: str) -> Iterator[None]:
-    """Tell an error of a class of the user's own, while it is made, in one line."""
     try:
         yield
     except (AttributeError, TypeError, ValueError) as error:
@@ -89,7 +88,6 @@ def making(setting: str, name: str) -> Iterator[None]:
 
 
 def advice(error: BaseException) -> str:
-    """Return the remedy, after a full stop, where a module of ours stood in for the user's."""
     top = str(getattr(error, "name", None)).partition(".")[0]
     path = Path(getattr(error, "path", None) or "/")
     is_ours = top in (*OWN_PACKAGES, *PROGRAMS) and ROOT in path.parents
@@ -205,8 +203,6 @@ class _OursFirst:
 
 
 class _Lending(SourceFileLoader):
-    """Loads a module of ours, which lends names it lacks from the user's module."""
-
     def exec_module(self, module: ModuleType) -> None:
         lend(module)
         super().exec_module(module)

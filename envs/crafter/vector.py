@@ -153,8 +153,6 @@ class CrafterVectorEnv(NumpyVectorEnv):
 
 
 class TileReader(Protocol):
-    """Reads the contents of a picture's tiles."""
-
     @property
     def fingerprint(self) -> str:
         """The sha256 of its weights."""
