@@ -17,9 +17,9 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from tqdm import tqdm
 
+from analysis.movie import FORMATS, write_movies
+from analysis.page import EpisodePage
 from envs import action_names, number_names, picture_legend
-from report.movie import FORMATS, write_movies
-from report.page import EpisodePage
 from rewards.goals import task_settings
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from analysis import build_showcase
 from models import build_agent, resolve_device
-from report import build_showcase
 from trainers.build import build_evaluation, build_learner, check, configured_collector, open_env
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.ranks import Ranks, joined_ranks

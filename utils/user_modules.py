@@ -24,7 +24,7 @@ from typing import Any, TypeGuard
 from utils.errors import UserError, shortened, told
 
 GIVEN = "object:"  # begins the name of an object that a Python program gave
-OWN_PACKAGES = ("analysis", "envs", "models", "report", "rewards", "sweeps", "trainers", "utils")
+OWN_PACKAGES = ("analysis", "envs", "models", "rewards", "sweeps", "trainers", "utils")
 PROGRAMS = ("eval", "main", "plot", "prepare_captions", "prepare_embeddings", "publish", "sweep")
 ROOT = Path(__file__).resolve().parent.parent
 

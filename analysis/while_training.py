@@ -13,12 +13,12 @@ from torch import Tensor
 
 from analysis import memory
 from analysis.figures import new_figure, style
+from analysis.page import coloured
 from analysis.run_data import markdown
 from models.agent import Agent
 from models.helm import LanguageMemory
 from models.observation_to_language import TokenRetrieval
 from models.observations import Observations
-from report.page import coloured
 from trainers.learner import Transition
 from utils.loggers import EncodedImage, Media
 
