@@ -36,6 +36,7 @@ from utils.run_folder import (
 )
 from utils.seeding import seed_everything
 from utils.starting import number_of_threads
+from utils.user_modules import telling
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +78,7 @@ def start_run(
     """
     check(config, run_id, has_start=init_from is not None)
     start = None if init_from is None else WarmStart.named(init_from)
-    with build_run(config, ranks, start, trust) as run:
+    with telling(config), build_run(config, ranks, start, trust) as run:
         # Checkpoints leave pretrained parts out; the folder records their sha256 instead, so that
         # a resumed run can refuse others.
         facts = None if start is None else start._asdict()
@@ -97,7 +98,7 @@ def resume_run(folder: Path, ranks: Ranks, trust: bool = False) -> Path:
     with ranks.enter_on_first(locked(folder)):
         checkpoint = own_checkpoint(folder, config, ranks)
         start = None if facts is None or checkpoint else WarmStart.recorded(facts)
-        with build_run(config, ranks, start, trust) as run:
+        with telling(config), build_run(config, ranks, start, trust) as run:
             run.resume(folder, checkpoint)
             run.train(folder)
     return folder

@@ -30,6 +30,7 @@ from analysis.figures import Labels, draw, save_figure
 from analysis.run_data import Table, group_runs, markdown, read_evaluation, read_runs
 from analysis.statistics import summarize
 from eval import CARD, CURVE, HUB
+from rewards.suggesters.answer_cache import AnswerCache
 from trainers.checkpoint import (
     BEST,
     LAST,
@@ -93,7 +94,7 @@ def publish(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
     path = checkpoint_path(arguments)
     checkpoint = load_checkpoint(path)
-    answers = None if arguments.answers is None else opened_answers(arguments.answers)
+    answers = None if arguments.answers is None else AnswerCache(arguments.answers, read_only=True)
     if arguments.folder is None:
         try:
             check_repository_name(arguments.repository)
@@ -123,7 +124,7 @@ def publish(argv: Sequence[str] | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if answers is not None:  # one closed file, without those that SQLite keeps beside it
             try:
-                answers.execute("VACUUM INTO ?", (str(folder / ANSWERS),))
+                answers.connection.execute("VACUUM INTO ?", (str(folder / ANSWERS),))
             except sqlite3.Error as error:
                 raise RunError(f"{folder / ANSWERS}: cannot be written ({error})") from None
         write_published(folder, arguments, config, checkpoint | {"config": public}, played)
@@ -225,16 +226,6 @@ def write_published(
         has_curve = False
     told = checkpoint["weights"], checkpoint["env_steps"], description, played
     write_text(folder / CARD, card(Facts(config, *told, arguments.repository, has_curve)))
-
-
-def opened_answers(cache: Path) -> sqlite3.Connection:
-    """Return an answer cache, which others may write to; UserError if it is none."""
-    try:
-        answers = sqlite3.connect(f"{cache.absolute().as_uri()}?mode=ro", uri=True)
-        answers.execute("SELECT answer FROM answers LIMIT 1")
-    except sqlite3.Error as error:
-        raise UserError(f"--answers {cache}: no answer cache ({error})") from None
-    return answers
 
 
 def redact_paths(value: Any) -> Any:

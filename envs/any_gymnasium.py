@@ -251,6 +251,7 @@ def _play(env: Converted | ConvertedVector) -> None:
 @contextmanager
 def _tried(name: str) -> Iterator[None]:
     """Tell the errors of an environment in one line; no random stream of this process moves."""
+    are_enabled = torch.is_grad_enabled()
     try:
         with warnings.catch_warnings(action="ignore"), _random_streams_kept():
             yield
@@ -260,11 +261,16 @@ def _tried(name: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # whatever its author did
         raise failure(name, error) from error
-    if (dtype := torch.get_default_dtype()) is not torch.float32:
-        raise UserError(
-            f"env: '{name}' sets torch's default dtype to {dtype}, and networks would take it. "
-            "Let it give a dtype to its own tensors alone"
-        )
+    for what, now, ours in (
+        ("default dtype", torch.get_default_dtype(), torch.float32),
+        ("default device", torch.get_default_device(), torch.device("cpu")),
+        ("gradients", torch.is_grad_enabled(), are_enabled),
+    ):
+        if now != ours:
+            raise UserError(
+                f"env: '{name}' sets torch's {what} to {now}, and networks would take it. "
+                "Let it change its own tensors alone"
+            )
 
 
 def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:

@@ -27,7 +27,6 @@ from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import load_moments, moments, with_moments
 from utils.settings import OwnRegistry, Part, setting
-from utils.user_modules import making
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
@@ -517,10 +516,9 @@ def build_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | No
         )
     shapes = {name: tuple(each.shape[1:]) for name, each in example.items()}
     n_batches = config.curiosity_batches or (config.n_batches if config.algorithm == "PPO" else 1)
-    with making("curiosity", config.curiosity):
-        fresh = kind.networks_for(config, shapes, n_actions)
-        networks = {name: network.to(agent.device) for name, network in fresh.items()}
-        return kind(config, networks, features_of, n_batches)
+    fresh = kind.networks_for(config, shapes, n_actions)
+    networks = {name: network.to(agent.device) for name, network in fresh.items()}
+    return kind(config, networks, features_of, n_batches)
 
 
 class FeatureReader:

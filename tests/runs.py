@@ -32,6 +32,7 @@ ELLM |= {"replay_capacity": 60}
 
 CNN, HELM, HELMV2, SHELM = ({"model": name} for name in ("CNN", "HELM", "HELMv2", "SHELM"))
 LSTM = {"model": "LSTM", "memory_width": 8}
+ECHO = {"model": "tests.echo:MyAgent", "memory_width": 8, "echoes": 2}
 GPT = {"model": "GPT", "memory_width": 8, "memory_heads": 2, "mem_len": 8}
 GTRXL = GPT | {"model": "GTrXL"}
 GRU, MIN_GRU, LRU, FFM = (LSTM | {"model": name} for name in ("GRU", "MinGRU", "LRU", "FFM"))
@@ -87,9 +88,12 @@ ROWS: dict[str, dict[str, Any]] = {
     | MISSIONS
     | READS
     | {"text_reader": "both", "text_tokens": 2, "mem_len": 8},
+    "PPO HELM of a decoder": PPO | HELM | {"language_model": "decoder", "mem_len": 8},
     "PPO HELMv2": PPO | HELMV2,
     "PPO SHELM": PPO | SHELM,
     "PPO SHELM reads": PPO | SHELM | MISSIONS | {"text_reader": "memory", "mem_len": 8},
+    "PPO, a user's memory": PPO | ECHO,
+    "DQN, a user's memory": DQN | ECHO,
     "DQN CNN, suggested goals": DQN | CNN | SUGGESTED | {"suggester": "oracle"},
     "DQN LSTM": DQN | LSTM | {"replay_capacity": 60},
     "DQN LSTM of windows, a task": DQN | LSTM | GOALS | SUBGOALS | {"context_length": 5},

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "prepare_captions": {"models", "envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
     "plot": {"analysis", "utils"},
-    "publish": {"eval", "analysis", "trainers", "utils"},
+    "publish": {"eval", "analysis", "trainers", "rewards", "utils"},
     "sweep": {"sweeps", "plot", "trainers", "utils"},
     "sweeps": {"analysis", "utils"},
 }

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from tqdm import tqdm
 
+from rewards.suggesters.language_model import FOR_ANSWERS
 from trainers.checkpoint import (
     Checkpoints,
     CheckpointSettings,
@@ -158,6 +159,9 @@ class Run:
                     f"{folder}: the checkpoint does not hold a state of this run ({reason}). "
                     "Restore the run's own"
                 ) from error
+        wait = getattr(self.config, "suggester_wait", FOR_ANSWERS)
+        if wait != FOR_ANSWERS:
+            differences.append(f"with suggester_wait={wait} answers come at other steps")
         if self.ranks.first:
             if not are_as_saved(folder, self.logged):
                 differences.append(f"{FILE} is {CHANGED}")
@@ -279,13 +283,15 @@ class Run:
 
     @contextmanager
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
+        own = own_choices(asdict(self.config))
         if not self.ranks.first:
             try:
-                yield None
+                with guarded(folder, own, self.ranks.first):
+                    yield None
             except UserError as error:  # of its own environments: no other rank can say it
                 raise RunError(f"rank {self.ranks.rank}: {error}") from error
             return
-        with guarded(folder, own_choices(asdict(self.config))):
+        with guarded(folder, own):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
                 yield writer
             mark_finished(folder)
@@ -301,7 +307,9 @@ class Log(io.TextIOBase):
 
 
 @contextmanager
-def guarded(folder: Path, own: Mapping[str, str] | None = None) -> Iterator[None]:
+def guarded(
+    folder: Path, own: Mapping[str, str] | None = None, first: bool = True
+) -> Iterator[None]:
     """Turn a fatal error of the run in this folder into one line; `own`: the user's classes."""
     kept = f"{folder} keeps the run's last checkpoint. Mend the"
     go_on = f"go on with: {resume_command(folder)}"
@@ -309,6 +317,8 @@ def guarded(folder: Path, own: Mapping[str, str] | None = None) -> Iterator[None
         try:
             yield
         except NotFiniteError as error:
+            if not first:  # all ranks meet it, and the first tells it
+                raise
             path = folder / BAD_MINIBATCH
             with atomic_write(path) as file:
                 save_tensors(error.minibatch, file)
@@ -323,7 +333,10 @@ def guarded(folder: Path, own: Mapping[str, str] | None = None) -> Iterator[None
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
         place = error.filename or folder
         raise RunError(f"{place}: {error.strerror or error}. Then {go_on}") from None
-    except (UserError, RunError, Interrupted, MemoryError, torch.OutOfMemoryError):
+    except (
+        *(UserError, RunError, Interrupted, NotFiniteError),
+        *(MemoryError, torch.OutOfMemoryError),
+    ):
         raise
     except Exception as error:  # whatever its author did
         if not own:

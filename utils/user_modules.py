@@ -75,16 +75,21 @@ def imported(setting: str, module: str) -> ModuleType:
 
 
 @contextmanager
-def making(setting: str, name: str) -> Iterator[None]:
+def telling(config: Any) -> Iterator[None]:
+    """Tell an error of classes of the user's own in one line, by the settings that name them."""
+    named = {key: getattr(config, key, None) for key in ("model", "curiosity")}
+    own = [f"{key}: {name}" for key, name in named.items() if is_named(name)]
     try:
         yield
-    except (AttributeError, TypeError, ValueError) as error:
-        if not is_named(name):
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        if not own or type(e).__name__ == "OutOfMemoryError":
             raise
-        raise UserError(
-            f"{setting}: making {name} raised {told(error)}. Settings that it takes, also those of "
-            "its encoder, have to be in its `reads` (docs/extending.md)"
-        ) from error
+        missing = (
+            ". Settings that it takes, also those of its encoder, have to be in its `reads` "
+            "(docs/extending.md)"
+        )
+        hint = missing if isinstance(e, AttributeError) else ""
+        raise UserError(f"{', '.join(own)} raised {told(e)}{hint}") from e
 
 
 def advice(error: BaseException) -> str:

@@ -34,7 +34,6 @@ from tests.bad_inputs.gallery import (
 )
 from tests.bad_inputs.harness import refused, settings
 from tests.bad_inputs.spoiling import BYTES, Change, Trial, places_in, read
-from tests.bad_inputs.test_fuzz import odd_values
 from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import load_checkpoint
@@ -418,21 +417,6 @@ def test_mistakes_in_different_places_are_all_shown(in_empty_folder, capsys):
     assert len(refused(capsys, "main", command, n_lines=3)) == 3
     lines = refused(capsys, "main", [*settings(env="x\ny", model="GTP"), "--run-id=.."], 3)
     assert [line.split(":")[0] for line in lines] == ["env", "model", "--run-id '..'"]
-
-
-@property_test
-@given(name=st.sampled_from(sorted(SETTINGS)), value=odd_values)
-def test_any_value_of_a_setting_is_taken_as_its_type_or_refused(name, value, tmp_path_factory):
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    path.write_text(json.dumps({name: value}))
-    try:
-        taken = getattr(load_config(path), name)
-    except UserError:
-        return
-    assert taken == value
-    bounds = SETTINGS[name].metadata
-    if isinstance(taken, int | float) and not isinstance(taken, bool):
-        assert bounds["low"] <= taken <= bounds["high"]
 
 
 @property_test
