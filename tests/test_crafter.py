@@ -17,11 +17,9 @@ from envs.crafter.rules import (
     names_match,
     rules_of_text,
     step_worlds,
-    text_commands,
-    text_nouns,
     unlock,
 )
-from envs.crafter.sentences import facts_of_worlds, unlocked_names
+from envs.crafter.sentences import facts_of_worlds, text_commands, text_nouns, unlocked_names
 from envs.crafter.sentences import said as said_of
 from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, constants, material_at, target
 from envs.episodes import checksum, episode_seed

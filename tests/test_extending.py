@@ -83,7 +83,8 @@ def test_a_reward_of_ones_own_trains_goes_on_and_is_not_run_for_others(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     {
-        "self.lacks = config.lacks": "making my_rewards:Bad raised AttributeError: ",
+        "self.lacks = config.lacks": "my_rewards:Bad raised AttributeError: ",
+        "raise RuntimeError('no disk')": "my_rewards:Bad raised RuntimeError: no disk",
         "self.rewards = lambda before, after: 1 / 0": "my_rewards:Bad raised ZeroDivisionError: ",
     }.items(),
 )

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from report.page import EpisodePage
+from analysis.page import EpisodePage
 from tests import recordings
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
