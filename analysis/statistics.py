@@ -56,8 +56,6 @@ class Result(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How probably one agent beats another, over the environments both were run in."""
-
     better: str
     other: str
     probability: Estimate

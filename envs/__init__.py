@@ -41,8 +41,6 @@ EnvLike = VectorEnv | Callable[[], gymnasium.Env | VectorEnv]
 
 
 class Suite(NamedTuple):
-    """The place of a suite, and whether its rewards are scaled by default."""
-
     place: str  # a module, or a class in one: module:Class
     scale_rewards: bool = True
 
@@ -96,7 +94,6 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
 
 
 def scales_rewards(name: str) -> bool:
-    """Return whether the published experiments with an environment scale its rewards."""
     return _find_suite(name).scale_rewards
 
 
@@ -140,7 +137,6 @@ def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None =
 
 
 def number_names(name: str, metadata: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the names of the numbers in an environment's vectors, none if it has none."""
     own = getattr(pkgutil.resolve_name(_find_suite(name).place), "NUMBER_NAMES", ())
     return [str(each) for each in (metadata or {}).get(NUMBER_NAMES, own)]
 
@@ -150,8 +146,6 @@ def picture_legend(name: str) -> str:
 
 
 class Suites(Registry):
-    """The suites, by the beginnings of their environments' names."""
-
     def known_as(self, name: str) -> str | None:
         """Return the key of the suite that has an environment; None if there is none.
 
@@ -226,7 +220,6 @@ def is_given_vector(name: str) -> bool:
 
 
 def make(config: TwinSettings, seed: int) -> VectorEnv:
-    """Return the given environments, or those made by the given function, after first steps."""
     given_env = _given[config.env]
     made = _made(given_env)
     if not isinstance(made, VectorEnv):
@@ -258,7 +251,6 @@ def _name_of(env: EnvLike) -> str:
 
 
 def _made(env: Any) -> Any:
-    """Return a given vector environment, or the environment or vector that a function makes."""
     try:
         made = env() if callable(env) and not isinstance(env, VectorEnv) else env
     except (Exception, SystemExit) as error:  # whatever its author did

@@ -78,12 +78,10 @@ READS = (GymnasiumSettings,)
 
 
 def names() -> list[str]:
-    """Return the ids registered with Gymnasium so far, the newest version of each first."""
     return sorted(gymnasium.registry, reverse=True)
 
 
 def knows(name: str) -> bool:
-    """Return whether a name is a registered id, or names a module that may register it."""
     return ":" in name or name.startswith(ATARI) or name in gymnasium.registry
 
 
@@ -119,7 +117,6 @@ def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
 
 
 def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
-    """Return environments that are drawn, where they can be."""
     why_not = why_not_drawn(_maker(config), _maker(config, **DRAWN))
     if why_not is None:
         return make(config, seed, **DRAWN)
@@ -156,7 +153,6 @@ def vector_of(
 
 
 def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
-    """Return a function that makes one environment, here or in another process."""
     for name in CHOSEN_HERE.intersection(config.env_args):
         raise UserError(f"env_args: {name} is chosen by the program. Leave it out")
     arguments = config.env_args | drawn
@@ -173,7 +169,6 @@ def _preprocessed(spec: EnvSpec, **arguments: Any) -> gymnasium.Env:
 
 
 def _hint(module_name: str, env_id: str) -> str:
-    """Return a hint for a module that was imported and does not register an id."""
     top = module_name.partition(".")[0]
     places = ((spec.id, spec.entry_point) for spec in gymnasium.registry.values())
     own = [known for known, place in places if _package_of(place) == top]
@@ -186,7 +181,6 @@ def _hint(module_name: str, env_id: str) -> str:
 
 
 def _package_of(entry_point: Any) -> str:
-    """Return the package of an environment's class, or of its name as a text."""
     module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
     return re.split("[.:]", module)[0]
 

@@ -45,7 +45,6 @@ def make(
 
 
 def make_drawn(config: TwinSettings, seed: int) -> VectorEnv:
-    """Return the same with cues for analyses, a little slower."""
     return make(config, seed, _make_telling)
 
 

@@ -353,8 +353,6 @@ INDICATOR_NUMBER, DOOR_NUMBER = cell_number((0, 5)), cell_number((1, 5))
 
 
 class KeyDraws(NamedTuple):
-    """All that is random in an episode of Key-to-Door, cells as (row, column)."""
-
     apple_cells: np.ndarray
     key_cell: np.ndarray
     player_cell: np.ndarray

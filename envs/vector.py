@@ -62,7 +62,6 @@ def final_observations(shown: Shown, rows: Iterable[int]) -> np.ndarray:
 
 
 def put(shown: Shown, rows: np.ndarray, fresh: Shown) -> None:
-    """Put the new observations of the given environments in their places."""
     if isinstance(shown, dict):
         assert isinstance(fresh, dict), "an environment shows the same kinds always"
         for name, values in shown.items():
@@ -198,7 +197,6 @@ class NumpyVectorEnv(VectorEnv):
             self.begin(row, self._generators[row])
 
     def _go_to(self, rows: np.ndarray, episodes: Sequence[int]) -> None:
-        """Let these be the next episodes of some environments."""
         for row, episode in zip(rows.tolist(), episodes, strict=True):
             self._episodes[row] = episode - 1
             self._following[row] = episode_generators(self._seed, self._first_env + row, episode)
