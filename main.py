@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from analysis import build_showcase
 from models import build_agent, resolve_device
-from report import build_showcase
 from trainers.build import build_evaluation, build_learner, check, configured_collector, open_env
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.ranks import Ranks, joined_ranks
@@ -44,7 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(argv: Sequence[str] | None) -> None:
-    """Begin the run that the settings describe, resume an earlier one, or print settings."""
     arguments = parse_arguments(argv)
     if arguments.list_configs or arguments.print_config:
         print_settings(arguments)
@@ -173,7 +172,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def print_settings(arguments: argparse.Namespace) -> None:
-    """Print the published settings files, or the settings of the run to be."""
     if arguments.list_configs:
         print(published_table())
         return

@@ -91,7 +91,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def publish(argv: Sequence[str] | None) -> None:
-    """Check everything, play episodes unless some are known, write the files, upload them."""
     arguments = parse_arguments(argv)
     path = checkpoint_path(arguments)
     checkpoint = load_checkpoint(path)
@@ -241,7 +240,6 @@ def redact_paths(value: Any) -> Any:
 
 
 def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return run.json without machine, changed files and places."""
     kept = {name: value for name, value in description.items() if name in PUBLIC}
     match kept.get("resumed"):
         case [*entries] if all(isinstance(entry, dict) for entry in entries):
@@ -250,7 +248,6 @@ def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def card(facts: Facts) -> str:
-    """Return the text of README.md, which begins with the hub's metadata."""
     config, place = facts.config, f"hub:{facts.repository}" if facts.repository else "THIS_FOLDER"
     by = "" if config.algorithm in config.model else f", trained by {_escaped(config.algorithm)}"
     sections = [
@@ -322,7 +319,6 @@ def _scores(evaluations: Sequence[dict[str, Any]]) -> Table:
 
 
 def _training(description: Mapping[str, Any]) -> str:
-    """Return the run's command and commit, as Markdown."""
     text, commit = "", description.get("git_commit")
     if command := [str(word) for word in description.get("command", [])]:
         # The interpreter has other names on other machines: python3, python3.12; and a settings

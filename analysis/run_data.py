@@ -60,8 +60,6 @@ class RunRecord(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that differ in their seed alone, under the names of their panel and their curve."""
-
     environment: str
     name: str
     runs: list[RunRecord]

@@ -62,7 +62,6 @@ def benchmark(argv: Sequence[str] | None) -> None:
 
 
 def pairs(name: str, quick: bool) -> Iterator[Pair]:
-    """Return the comparisons of a part."""
     return pkgutil.resolve_name(PARTS[name])(quick)
 
 

@@ -148,7 +148,6 @@ def plain_transformer_xl(size: Size, mem_len: int, store: Store) -> Iterator[Wor
 
 
 def plain_minilm(store: Store) -> Iterator[Work]:
-    """Let the transformers library's BERT read whole episodes at every step."""
     from transformers import BertModel
 
     folder = find_model(MINILM).find("config.json").parent
@@ -187,7 +186,6 @@ def scores(plain: bool) -> Iterator[Work]:
 
 
 def full_step(model: LanguageModel, n_envs: int) -> tuple[Work, KVCache]:
-    """Return a step of one token, and the full memory that it reads."""
     memory = cast(KVCache, model.initial_memory(n_envs))
     memory.open(1)  # the values of the slots do not change the time of a step
     memory.ages.fill_(model.mem_len)
@@ -269,8 +267,6 @@ class PlainTransformerXL:
 
 
 class PlainTextModel:
-    """The transformers library's model, one phrase at a time."""
-
     def __init__(self, published: ModelFiles) -> None:
         from transformers import AutoModelForCausalLM
 
@@ -282,7 +278,6 @@ class PlainTextModel:
     def phrase_log_probabilities(
         self, prompt: str, phrases: Sequence[str], shared: str = ""
     ) -> list[float]:
-        """Return the mean log-probability of each phrase's tokens after the prompt."""
         n_prompt = len(self.published.tokenize(prompt))
         scores = []
         for phrase in phrases:

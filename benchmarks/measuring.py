@@ -54,8 +54,6 @@ def add_threads(parser: ArgumentParser) -> None:
 
 
 class Measured(NamedTuple):
-    """Figures of a version."""
-
     ms: float  # of a piece of work, the median
     peak_mb: float  # of the process, or on a GPU of its tensors  [10^6 bytes]
     results: list[np.ndarray]  # of the first pieces of work
@@ -147,7 +145,6 @@ def peak_megabytes() -> float:
 
 
 def wait_for_gpu() -> None:
-    """Wait until a GPU that this process uses has finished its work."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 

@@ -57,13 +57,10 @@ def flat(module: nn.Module) -> Tensor:
 
 
 def copied(network: nn.Module) -> Any:
-    """Return a copy in PyTorch's default layout."""
     return copy.deepcopy(network).to(memory_format=torch.contiguous_format)
 
 
 def learning(learner: Any, draw: Callable[[], Any]) -> Iterator[Work]:
-    """Return updates by the learner from batches that it draws."""
-
     def update() -> None:
         learner.learn(draw())
 
@@ -71,7 +68,6 @@ def learning(learner: Any, draw: Callable[[], Any]) -> Iterator[Work]:
 
 
 def ppo(quick: bool) -> Iterator[Pair]:
-    """Compare on the images of KeyCorridor, and where no two images are the same."""
     size, n_steps = (TINY, 8) if quick else (WIDE, 128)
     for name, all_differ in (("KeyCorridor", False), ("all images differ", True)):
         yield Pair(
@@ -84,7 +80,6 @@ def ppo(quick: bool) -> Iterator[Pair]:
 
 
 def full_ppo(size: Size, n_steps: int, all_differ: bool) -> tuple[PPO, Any, Tensor]:
-    """Return PPO with a full rollout, that rollout, and orders of its samples, always the same."""
     settings = [f"n_rollout_steps={n_steps}", f"n_envs={N_ENVS}", "mem_len=16", "device=cpu"]
     with tempfile.TemporaryDirectory() as folder:
         settings += write_transformer_xl(Path(folder), size)
@@ -106,7 +101,6 @@ def full_ppo(size: Size, n_steps: int, all_differ: bool) -> tuple[PPO, Any, Tens
 
 
 def our_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
-    """Update by the learner, each time the same agent from the same rollout."""
     first, rollout, orders = full_ppo(size, n_steps, all_differ)
     before = copy.deepcopy(first.agent.state_dict())
 
@@ -122,7 +116,6 @@ def our_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
 
 
 def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
-    """Update the plain networks, each time the same ones from the same rollout."""
     learner, rollout, orders = full_ppo(size, n_steps, all_differ)
     agent: Any = learner.agent
     config, rows = learner.config, {name: getattr(rollout, name) for name in ROWS}
@@ -158,7 +151,6 @@ def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
 
 
 def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
-    """Measure the agents of the published experiments, a GPT with and without dropout."""
     n = 6 if quick else 64
     lengths = ((TMAZE, 5), (MATCH, 3)) if quick else ((TMAZE, 50), (TMAZE, 250), (MATCH, 60))
     for env, length in lengths:
@@ -182,7 +174,6 @@ def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
 
 
 def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], SequenceBatch]]:
-    """Return a learner that has seen an episode of each environment, and the draw of all."""
     with opened_run([*settings.split(), f"device={device}"]) as run:
         learner, collector = run.learner, run.collector
         assert isinstance(learner, OffPolicyLearner), "DQN and SAC are"
@@ -194,13 +185,10 @@ def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], S
 
 
 def our_off_policy(settings: str, device: str) -> Iterator[Work]:
-    """Return updates by the learner, drawing from replay included."""
     return learning(*filled(settings, device))
 
 
 class FrameSize(NamedTuple):
-    """The batch, frames and widths of ELLM."""
-
     n_samples: int = 64
     side: int = 84
     width: int = 512
@@ -238,7 +226,6 @@ def n_step(quick: bool, device: str = "cpu") -> Iterator[Pair]:
 
 
 def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[EllmDQN, FrameSteps]:
-    """Return a learner and steps of noise on a device, always the same."""
     seed_everything(0)
     frozen: Any = KnownSentences(device)
     image = Box(0, 255, (1, size.side, size.side), np.uint8)
@@ -259,6 +246,5 @@ def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[EllmDQN, FrameStep
 
 
 def our_n_step(size: FrameSize, device: str = "cpu") -> Iterator[Work]:
-    """Return updates by the learner."""
     learner, steps = fresh_ellm(size, device)
     return learning(learner, lambda: steps)

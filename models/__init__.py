@@ -92,7 +92,6 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
 
 
 def validate_config(config: Config) -> list[str]:
-    """Return a message where the configured algorithm cannot train the agent."""
     key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
     if algorithm != config.algorithm:
         return [

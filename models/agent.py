@@ -216,7 +216,6 @@ class Agent(nn.Module, ABC):
         return None
 
     def metrics(self) -> dict[str, float]:
-        """Return values to log, always under the same names."""
         return {} if self._frozen is None else self._frozen.metrics()
 
     def fingerprints(self) -> dict[str, str]:
@@ -325,7 +324,6 @@ class Torso(nn.Module, ABC):
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]: ...
 
     def memory_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the network that reads the sequence."""
         return []
 
     def fingerprints(self) -> dict[str, str]:

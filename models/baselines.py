@@ -67,7 +67,6 @@ class MemoryAgent(ActorCriticAgent):
         self.heads = ActorCritic(self.memory.width, int(action_space.n))
 
     def encoder_width(self, config: Any) -> int:
-        """Return the width of the features of observations that the memory reads."""
         return config.memory_width
 
     def initial_memory(self, n_envs: int) -> Memory:

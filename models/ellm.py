@@ -183,7 +183,6 @@ class Ellm(Agent):
         return {} if self.text is None else self.text.frozen.fingerprints()
 
     def _branches(self, shown: Observations) -> Iterator[tuple[str, nn.Module, Tensor | None]]:
-        """Yield the present branches with their inputs, in the order they are joined."""
         branches: dict[str, nn.Module | None] = {
             "images": self.image,
             "text": self.text,

@@ -80,7 +80,6 @@ class Encoder(nn.Module, ABC):
         """
 
     def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        """Return the features of a batch, each kind's on its own."""
         return {self.kind: self.learn(observations)}
 
     def fingerprints(self) -> dict[str, str]:
@@ -275,7 +274,6 @@ class JointEncoder(Encoder):
         return self._joined([encoder.learn(observations) for encoder in self._encoders])
 
     def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        """Return the features of a batch before they are joined."""
         parts = (encoder.by_kind(observations) for encoder in self._encoders)
         return {kind: features for part in parts for kind, features in part.items()}
 
@@ -362,8 +360,6 @@ def perceptron(n_in: int, n_hidden: int, n_out: int) -> nn.Sequential:
 
 
 class ActorCritic(nn.Module):
-    """Action logits and the value."""
-
     def __init__(self, n_features: int, n_actions: int) -> None:
         super().__init__()
         self.actor = perceptron(n_features, 128, n_actions)
@@ -410,7 +406,6 @@ class DuelingQ(nn.Module):
         return self.value(features) + (advantage - advantage.mean(-1, keepdim=True))
 
     def last_layers(self) -> list[nn.Parameter]:
-        """Return the parameters of the last layer of both streams."""
         return [p for stream in (self.value, self.advantage) for p in stream[-1].parameters()]
 
 

@@ -64,8 +64,6 @@ from utils.settings import Part, setting
 
 @dataclass(frozen=True)
 class TextSettings(Part):
-    """The readers of an observation's texts."""
-
     title = "language model"
 
     text_reader: str = setting(
@@ -449,7 +447,6 @@ def configured_text(
 def observed_by_encoder(
     config: TextSettings, reader: ObservationPreprocessor
 ) -> ObservationPreprocessor:
-    """Return the reader of the trained networks beside a memory."""
     if config.text_reader != "memory":
         return reader
     beside = copy.copy(reader)  # it still reads texts for the memory

@@ -34,8 +34,6 @@ Reader = TypeVar("Reader")
 
 
 class Batches(Protocol):
-    """A known number of batches."""
-
     def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
 
     def __len__(self) -> int: ...
@@ -168,7 +166,6 @@ def load_reader(path: Path, build: Callable[[Any], Reader], setting: str, progra
 
 
 def save_reader(state: dict[str, Any], path: Path) -> Path:
-    """Write a trained small network, whole or not at all, and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         save_tensors(state, file)

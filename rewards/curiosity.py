@@ -184,7 +184,6 @@ class Curiosity(ABC):
 
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
-        """Return a line for each pair of settings that cannot both hold."""
         problems = []
         if config.curiosity_weight == config.task_reward_weight == 0:
             problems.append(
@@ -273,7 +272,6 @@ class Curiosity(ABC):
         self.statistics.load_state_dict(state["statistics"])
 
     def _parts(self, n_steps: int, n_parts: int, device: torch.device) -> tuple[Tensor, ...]:
-        """Return the row numbers of B steps in random parts, none of them empty."""
         n_parts = min(n_parts, n_steps)
         order = torch.randperm(n_steps) if n_parts > 1 else torch.arange(n_steps)
         return order.to(device).tensor_split(n_parts)
@@ -485,8 +483,6 @@ class Dynamics(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Linear layers with ReLUs between them, behind convolutions for features (C, H, W)."""
-
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
         super().__init__()
         self.convolutions: SmallImpalaCNN | None = None
@@ -560,7 +556,6 @@ class FeatureReader:
 
 
 def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
-    """Return one empty observation, and its context if features are of the memory."""
     reader, device = agent.reader, agent.device
     images = vectors = text = None
     if reader.image_shape is not None:

@@ -89,7 +89,6 @@ class Run:
 
 
 def read_sources(files: Sequence[Path], agents: Collection[str] = ()) -> list[Source]:
-    """Return the settings of files, in their order, and of these agents only if some are named."""
     of_files = raise_all(*(partial(_sources_of, file) for file in files))
     sources = [*itertools.chain(*of_files)] if files else [Source("", None, [])]
     problems: list[str] = []
@@ -221,7 +220,6 @@ def check_runs(runs: Sequence[Run], check: Callable[[Config], None]) -> None:
 
 
 def swept_settings(runs: Iterable[Run]) -> list[str]:
-    """Return the settings that differ among runs of one agent in one environment, seeds aside."""
     first: dict[tuple[str, str], Config] = {}
     found: set[str] = set()
     names: dict[str, None] = {}

@@ -113,7 +113,6 @@ class Space(NamedTuple):
 
 
 def read_space(file: Path | None, texts: Iterable[str]) -> Space:
-    """Return the ranges and settings of a file and of KEY=VALUE texts, which replace the file's."""
     given = {each.name: each for each in given_by_file(file)}
     space, problems = Space({}, {}, [], []), list[str]()
     for text in texts:

@@ -14,7 +14,6 @@ import main as main_program
 import models
 import trainers.build
 from envs import Suite
-from models.memories import NetworkSettings
 from tests.bad_inputs.harness import refused
 from tests.runs import folder_of, outcome, resume, same, signal_at
 from tests.test_resume import command
@@ -56,16 +55,6 @@ def test_a_new_agent_trains_is_saved_goes_on_and_plays(
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
     assert eval_program.main(["--ckpt-path", str(folder_of("whole")), "--n-episodes", "2"]) == 0
-
-
-def test_a_new_memory_acts_as_it_unrolls(examples):
-    average = examples["models/memories/average.py"].Average
-    memory = average(5, NetworkSettings(memory_width=5, memory_layers=1))
-    x, is_first = torch.randn(9, 3, 5), torch.rand(9, 3) < 0.3
-    state = memory.initial(3)
-    context = memory.context(state, is_first[0])
-    stepped = torch.stack([memory.step(x[t], state, is_first[t]) for t in range(9)])
-    torch.testing.assert_close(memory.unroll(x, is_first, context), stepped)
 
 
 @pytest.mark.slow

@@ -41,14 +41,6 @@ def same(memory, other):
 
 
 @pytest.mark.quick("transformer_xl", "mamba")
-def test_an_environment_does_not_depend_on_its_neighbours_nor_on_their_number(model):
-    tokens, is_first = stream(model)
-    together = play(model, model.initial_memory(N_ENVS), tokens, is_first)
-    alone = play(model, model.initial_memory(1), tokens[:, 1:2], is_first[:, 1:2])
-    torch.testing.assert_close(together[:, 1:2], alone, atol=1e-5, rtol=0)
-
-
-@pytest.mark.quick("transformer_xl", "mamba")
 def test_what_was_looked_at_ahead_is_read_without_work(model):
     tokens, is_first = stream(model)
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)

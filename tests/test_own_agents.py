@@ -162,7 +162,7 @@ FILES = {
     "leaves.py": "raise SystemExit(3)\n",
     "rewards.py": "def pay(): ...\n",  # one of our packages, too
     "trainers.py": "from models import Registry\n",
-    "report.py": "def build_showcase(): ...\n",
+    "analysis.py": "def build_showcase(): ...\n",
     "alike.py": "from utils.files import mine\n",
 }
 MISTAKES = {
@@ -171,7 +171,7 @@ MISTAKES = {
     "alike:A": "utils/files.py is a part of this program: give your module another name",
     "rewards:A": "rewards.py: there is no such class",
     "trainers:A": "cannot import name 'Registry' from 'models'",
-    "report:A": "report.py and in report of this program. Give your file another name",
+    "analysis:A": "analysis.py and in analysis of this program. Give your file another name",
     "raises:A": "importing raises raised ZeroDivisionError: division by zero (",
     "leaves:A": "importing leaves raised SystemExit: 3 (",
     "my_agents:MyAgnt": "there is no such class. Did you mean 'MyAgent'?",
@@ -193,7 +193,7 @@ MISTAKES = {
 USER = {
     "utils.py": "def clip(x, low, high):\n    return min(max(x, low), high)\n",
     "main.py": "raise SystemExit('mine')\n",
-    "report.py": "raise SystemExit('mine')\n",
+    "analysis.py": "raise SystemExit('mine')\n",
     "models/__init__.py": "",
     "models/sizes.py": "N = 5\n",
     "models/mine.py": "from models.baselines import LstmAgent\n\n\nclass Mine(LstmAgent): ...\n",

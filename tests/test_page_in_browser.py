@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from report.page import EpisodePage
+from analysis.page import EpisodePage
 from tests import recordings
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -223,17 +223,6 @@ def test_an_address_can_name_a_step(opened):
     for place, shown in {"episode=2&step=4": "4 / 5", "step=99": last, "step=x": "1"}.items():
         page = opened(place=f"#{place}")
         page.wait_for_function(f"document.getElementById('step').innerText.startsWith('{shown}')")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_colours_follow_the_system_until_switched(opened, scheme):
-    page = opened(color_scheme=scheme)
-    light, dark = "rgb(244, 244, 241)", "rgb(16, 19, 23)"
-    own, other = (light, dark) if scheme == "light" else (dark, light)
-    for colour, switch in ((own, "#step"), (other, "#theme"), (own, "#theme")):
-        page.click(switch)
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colour
 
 
 @pytest.mark.slow

@@ -99,18 +99,6 @@ def test_a_pipe_in_place_of_the_lock_keeps_nobody_waiting(in_empty_folder):
         pass
 
 
-def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
-    folder = run_folder.create_run_folder(small_config(), "mine", [])
-    with pytest.raises(UserError, match=r"go on with it: python main\.py --resume experiments"):
-        run_folder.create_run_folder(small_config(), "mine", [])
-    run_folder.record_resume(folder, small_config(), 32, ["in new episodes"])
-    run_folder.mark_finished(folder)
-    run = json.loads((folder / "run.json").read_text())
-    assert [(entry["env_steps"], entry["exact"]) for entry in run["resumed"]] == [(32, False)]
-    with pytest.raises(UserError, match=r"Choose another run id$"):
-        run_folder.create_run_folder(small_config(), "mine", [])
-
-
 def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_folder, monkeypatch):
     folder = run_folder.create_run_folder(small_config(), "mine", [])
     assert run_folder.record_resume(folder, small_config(), 16, []) == []

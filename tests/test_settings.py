@@ -80,6 +80,14 @@ def test_a_value_is_taken_as_its_settings_type_or_refused_by_its_name(name, valu
                 assert declaration.metadata["low"] <= found <= declaration.metadata["high"]
 
 
+def test_numbers_beyond_the_bounds_of_a_setting_are_refused():
+    for name, each in settings.all_settings().items():
+        if {int, float} & set(each.kinds):
+            for beyond in (each.metadata["low"] - 1, 2 * each.metadata["high"] + 1):
+                with pytest.raises(UserError, match=f"{name}: .*out of range"):
+                    given_settings.load_config(overrides=[f"{name}={beyond}"])
+
+
 def test_stored_settings_come_back_as_those_of_a_run_also_where_later_ones_are_missing():
     config = given_settings.load_config(overrides=["gamma=0.5"])
     assert config.part(PpoSettings).gamma == 0.5

@@ -9,13 +9,13 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from torch.nn import functional as F
 
 import main as main_program
+from analysis import while_training as showcase
 from analysis.memory import episode_tokens
 from envs import make_vector_env
 from models import build_agent
 from models.agent import Batch
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceEncoder
-from report import while_training as showcase
 from tests import runs
 from tests.agents import collect_rollout, collecting, small_config
 from tests.tiny_clip import tiny_settings

@@ -1,5 +1,3 @@
-import sys
-
 import gymnasium
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ from envs import vector
 from envs.episodes import episode_seed
 from envs.random_maze import RandomMazeVectorEnv
 from envs.vector import EpisodeStatistics, NumpyVectorEnv
-from utils.errors import EnvFault
 
 MAZE = "RandomMaze-v0"
 
@@ -44,14 +41,6 @@ def test_no_more_actions_are_kept_than_the_longest_episode_has(monkeypatch):
     monkeypatch.setattr(vector, "LONGEST_REPLAY", 5)  # one without an end is not played again
     assert saved_after(5)["resumable"]
     assert saved_after(6) == {"resumable": False}
-
-
-def leave():
-    sys.exit(0)
-
-
-def stumble():
-    raise KeyError("a line\nand another")
 
 
 class Counter(NumpyVectorEnv):
@@ -103,31 +92,6 @@ def test_each_episode_draws_from_its_own_generator():
     assert together.draws[2] == drawn
 
 
-class Passing(Counter):
-    """Succeeds where the last action was 1."""
-
-    has_success = True
-
-    def advance(self, actions):
-        self.right = actions == 1
-        return super().advance(actions)
-
-    def succeeded(self):
-        return self.right
-
-
-def test_success_is_told_of_the_episodes_that_ended():
-    env = Passing(3)
-    env.reset()
-    for actions, ended, success in (
-        ([1, 1, 1], [True, False, False], [True, False, False]),
-        ([0, 1, 0], [True, True, False], [False, True, False]),
-    ):
-        info = env.step(np.array(actions))[-1]
-        assert (info["_success"].tolist(), info["success"].tolist()) == (ended, success)
-    assert "success" not in Counter(1).step(np.zeros(1))[-1]
-
-
 def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
     env = EpisodeStatistics(Counter(2), "Counter")
     env.reset()
@@ -147,15 +111,3 @@ def test_environments_that_cannot_be_played_again_say_so():
     counted.reset(seed=0)
     assert counted.state_dict() == {"resumable": False}
     assert not counted.load_state_dict(counted.state_dict())
-
-
-@pytest.mark.parametrize(("fault", "said"), [(leave, "SystemExit: 0"), (stumble, "KeyError: ")])
-def test_what_an_environment_raises_is_one_line_with_its_name_and_step(fault, said):
-    counter = Counter(1)
-    env = EpisodeStatistics(counter, "Mine-v0")
-    env.reset()
-    env.step(np.zeros(1, int))
-    counter.step = lambda actions: fault()
-    place = r"\(test_vector\.py, line \d+\) \(vector step 2 of this process\)$"
-    with pytest.raises(EnvFault, match=rf"^env: 'Mine-v0': {said}.*{place}"):
-        env.step(np.zeros(1, int))

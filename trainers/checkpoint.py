@@ -326,7 +326,6 @@ def unfinished_checkpoint(
 
 
 def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
-    """Raise Damaged where a file of a checkpoint's replay is missing or has changed."""
     files: list[tuple[Path, int, str]] = []
     try:
         for rank, state in enumerate((checkpoint, *checkpoint.get("other_ranks", ()))):
@@ -463,7 +462,6 @@ def _check_format(path: Path, found: object) -> None:
 
 
 def save_published(path: Path, state: Mapping[str, Any]) -> None:
-    """Write the common part of a checkpoint as model.safetensors, whole or not at all."""
     from safetensors.torch import save
 
     described = {name: state[name] for name in ("config", "weights", "env_steps")}
@@ -477,8 +475,6 @@ def save_published(path: Path, state: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class FinetuneSettings(Config):
-    """The parameters of an earlier agent that are trained."""
-
     title = "beginning with an earlier agent"
 
     finetune: str = setting(
@@ -497,8 +493,6 @@ class FinetuneSettings(Config):
 
 
 class WarmStart(NamedTuple):
-    """The checkpoint that a run begins with, as run.json names it."""
-
     checkpoint: str
     sha256: str
     env_steps: int
@@ -515,7 +509,6 @@ class WarmStart(NamedTuple):
         return cls(str(checkpoint), str(sha256), int(env_steps or 0))
 
     def give(self, agent: Agent) -> None:
-        """Load the checkpoint's agent into a new one, if the file is unchanged and fits."""
         path, source = Path(self.checkpoint), f"{INIT_FROM} {self.checkpoint}"
         state = load_checkpoint(find_checkpoint(path, INIT_FROM))
         if recorded_sha256(path) != self.sha256:

@@ -90,7 +90,6 @@ class Recording(NamedTuple):
     details: dict[str, np.ndarray]
 
     def save(self, path: Path) -> None:
-        """Write an .npz of the steps that NumPy reads without pickle, whole or not at all."""
         arrays = io.BytesIO()  # NumPy fails to close a file on a full disk
         np.savez_compressed(arrays, allow_pickle=False, **self.steps)
         with atomic_write(path) as file:
@@ -240,7 +239,6 @@ class GreedyEvaluation:
 
 @contextmanager
 def preserve_rng_and_mode(agent: Agent) -> Iterator[None]:
-    """Let an agent act without following statistics or moving random streams."""
     modes = {module: module.training for module in agent.modules()}
     with torch.random.fork_rng(devices=[]):
         agent.eval()

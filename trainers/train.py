@@ -61,8 +61,6 @@ class RunSettings(CheckpointSettings, EvaluationSettings, LoggerSettings):
 
 
 class Showcase(Protocol):
-    """Pictures and movies of a run while it trains."""
-
     def follow(self, transition: Transition) -> None: ...
 
     def media(self, is_last: bool) -> Media:
@@ -148,7 +146,6 @@ class Run:
         self.ranks.print(self.report(folder))
 
     def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> None:
-        """Resume a run from its checkpoint, or from its beginning."""
         differences: list[str] = []
         self.learner.folder = folder
         if checkpoint is not None:
@@ -175,7 +172,6 @@ class Run:
         self.ranks.print(f"going on after {self.env_steps:,} steps, {how}")
 
     def report(self, folder: Path) -> str:
-        """Return a run's figures and the next commands."""
         play = f"{shlex.join(cli_command('eval.py'))} --ckpt-path '{folder}'"
         if self.config.env.startswith(GIVEN):  # eval.py cannot make it
             play = f"helm.load('{folder}', env=...)"
@@ -208,7 +204,6 @@ class Run:
         return self.learner.agent.fingerprints() | of_env
 
     def agent_state(self) -> dict[str, Any]:
-        """Return the part of a checkpoint that playing takes."""
         agent = self.learner.agent
         return {
             "config": asdict(self.config),
@@ -218,7 +213,6 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state of the run, after an update."""
         return self.agent_state() | {
             "collector": self.collector.state_dict(),
             "learner": self.learner.state_dict(),
@@ -289,7 +283,6 @@ class Run:
 
     @contextmanager
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
-        """Open the logs on the first rank, and record the run's end."""
         own = own_choices(asdict(self.config))
         if not self.ranks.first:
             try:
@@ -308,7 +301,6 @@ class Log(io.TextIOBase):
     """Standard error that is no terminal: every state of a progress bar gets a line of its own."""
 
     def write(self, text: str) -> int:
-        """Write a line."""
         if state := text.strip():
             print(state, file=sys.stderr, flush=True)
         return len(text)

@@ -70,8 +70,6 @@ log = logging.getLogger(__name__)
 
 
 class Override(NamedTuple):
-    """A setting with its origin (a file, --var), its value not yet checked."""
-
     source: str
     name: str
     value: Any

@@ -151,7 +151,6 @@ def is_finished(folder: Path) -> bool:
 
 
 def resume_command(folder: Path, n_ranks: int | None = None) -> str:
-    """Return the command that resumes a run of so many ranks, by default as many as now."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     n_ranks = n_ranks or int(os.environ.get("WORLD_SIZE", 1))
     program = []

@@ -452,12 +452,10 @@ def own_choices(chosen: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
-    """Return the settings of keeping and showing, which change no number of a run."""
     return {name for name, each in all_settings(chosen).items() if not each.metadata["has_effect"]}
 
 
 def outside_settings() -> dict[str, Callable[[Any], bool]]:
-    """Return, for each setting that may lead outside, a test of whether a value does."""
     return {
         name: functools.partial(_leads_outside, each.metadata["safe"])
         for name, each in all_settings().items()

@@ -24,7 +24,7 @@ from typing import Any, TypeGuard
 from utils.errors import UserError, shortened, told
 
 GIVEN = "object:"  # begins the name of an object that a Python program gave
-OWN_PACKAGES = ("analysis", "envs", "models", "report", "rewards", "sweeps", "trainers", "utils")
+OWN_PACKAGES = ("analysis", "envs", "models", "rewards", "sweeps", "trainers", "utils")
 PROGRAMS = ("eval", "main", "plot", "prepare_captions", "prepare_embeddings", "publish", "sweep")
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -93,7 +93,6 @@ def telling(config: Any) -> Iterator[None]:
 
 
 def advice(error: BaseException) -> str:
-    """Return the remedy, after a full stop, where a module of ours stood in for the user's."""
     top = str(getattr(error, "name", None)).partition(".")[0]
     path = Path(getattr(error, "path", None) or "/")
     is_ours = top in (*OWN_PACKAGES, *PROGRAMS) and ROOT in path.parents
@@ -209,8 +208,6 @@ class _OursFirst:
 
 
 class _Lending(SourceFileLoader):
-    """Loads a module of ours, which lends names it lacks from the user's module."""
-
     def exec_module(self, module: ModuleType) -> None:
         lend(module)
         super().exec_module(module)

@@ -72,7 +72,6 @@ class LanguageModel(nn.Module):
 
     @cached_property
     def vocabulary(self) -> list[str]:
-        """The string of every token, read from its file at the first use."""
         return self.published.vocabulary()
 
     @cached_property

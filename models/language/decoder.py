@@ -189,7 +189,6 @@ class Decoder(LanguageModel):
         self.eval()
 
     def pack(self, dtype: torch.dtype = torch.float32) -> Self:
-        """Convert the weights, then check the memory against reading without one."""
         super().pack(dtype)
         with user_error_context(self.name):
             self._try_out(0.001 if dtype == torch.float32 else 0.1)
@@ -222,7 +221,6 @@ class Decoder(LanguageModel):
 
     @torch.no_grad()
     def _heads(self) -> tuple[int, int]:
-        """Return number and width of a token's keys in the library's own cache."""
         token = self.embed(torch.zeros(1, 1, dtype=torch.long))
         cache = DynamicCache()
         self.decoder(inputs_embeds=token, past_key_values=cache, use_cache=True)

@@ -59,8 +59,6 @@ class CompletionRequest(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """An unchanged answer, the tokens read and written for it, and the seconds it took."""
-
     text: str
     tokens: int = 0
     seconds: float = 0.0

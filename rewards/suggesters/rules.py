@@ -182,7 +182,6 @@ def _fitting(scene: str, status: str) -> tuple[Rule, ...]:
 
 
 def knows(action_names: Sequence[str]) -> bool:
-    """Return whether actions of these names seem to be Crafter's."""
     return not EFFECTIVE.isdisjoint(action_names)
 
 
@@ -259,7 +258,6 @@ class HouseholdSuggester(Suggester):
         ]
 
     def candidates(self, household: Household) -> list[Goal]:
-        """Return things with their places, possible or present, in the order of suggesting."""
         if household.is_placing:
             return [Goal(str(household.holding), place) for place in household.receptacles]
         in_view = household.visible.items()
@@ -269,7 +267,6 @@ class HouseholdSuggester(Suggester):
         """Prepare the judgements of N households at once."""
 
     def fits(self, goal: Goal, is_placing: bool) -> bool:
-        """Return whether a thing should be placed in a receptacle, or else be taken from it."""
         return True
 
 
