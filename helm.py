@@ -222,7 +222,6 @@ class Player:
         return np.asarray(cast(Sequence[np.ndarray], self.env.render())[0])
 
     def close(self) -> None:
-        """Close the environment, unless it was given."""
         self._opened.close()
 
     def __enter__(self) -> "Player":

@@ -91,7 +91,6 @@ def start_run(
 
 
 def resume_run(folder: Path, ranks: Ranks, trust: bool = False) -> Path:
-    """Resume a run from its last valid checkpoint, or from its beginning without one."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     facts = init_checkpoint(folder)
     check(config, has_start=facts is not None)

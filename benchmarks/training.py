@@ -282,8 +282,6 @@ class Clock:
         self._since = time.perf_counter()
 
     def timed(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
-        """Return the function, its time charged to a part, without that of parts within it."""
-
         def call(*arguments: Any, **options: Any) -> Any:
             self._charge()
             self._running.append(part)

@@ -101,7 +101,6 @@ class ObservationBatch:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether they lie on a GPU, where counting would make the host wait."""
         return self.stored.any().is_cuda
 
 

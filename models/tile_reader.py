@@ -40,8 +40,6 @@ class Batches(Protocol):
 
 
 class TileNetwork(nn.Module):
-    """Compares each tile with learned patterns, adds its position, and looks at its neighbours."""
-
     def __init__(self, n_kinds: int, n_features: int = 64) -> None:
         super().__init__()
         self.patterns = nn.Conv2d(3, n_features, TILE, stride=TILE)

@@ -95,7 +95,6 @@ class Space(NamedTuple):
         return load_config([*self.fixed, *drawn], self.overrides)
 
     def corners(self) -> list[Config]:
-        """Return the settings with every choice of parts, all else at its lowest or first."""
         values = {
             name: [each.low] if isinstance(each, Range) else each.values
             for name, each in self.dimensions.items()

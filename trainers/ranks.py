@@ -101,7 +101,6 @@ class Ranks:
         return dataclasses.replace(config, n_envs=config.n_envs // self.size)
 
     def part_of(self, n: int) -> int:
-        """Return the size of each rank's part of n things, rounded up."""
         return -(-n // self.size)
 
     def own_name(self, name: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from tqdm import tqdm
 
-from rewards.suggesters.language_model import FOR_ANSWERS
+from rewards.suggesters.rules import FOR_ANSWERS
 from trainers.checkpoint import (
     Checkpoints,
     CheckpointSettings,

@@ -151,7 +151,6 @@ def _faced(probabilities: np.ndarray) -> np.ndarray:
 
 @compiled
 def shown_at(world: World, x: int, y: int) -> int:
-    """Return the number of a cell's thing, or else of its material."""
     kind = kind_at(world, x, y)
     return kind if kind else material_at(world, x, y)
 

@@ -280,8 +280,6 @@ def _eager(decoder: PreTrainedModel) -> Iterator[None]:
 
 
 class WindowLayer(CacheLayerMixin):
-    """One layer's window as the cache of the library, for a single call."""
-
     is_sliding = False
 
     def __init__(self, window: CacheView, n_new: int) -> None:

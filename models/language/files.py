@@ -123,7 +123,6 @@ class ModelFiles:
         return token_strings(self._tokenizer)
 
     def tokenize(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens, without marks of its beginning and end."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     @cached_property

@@ -15,6 +15,8 @@ from utils.settings import Config, Part
 
 NOTHING: Mapping[str, int] = {}
 # Actions that have an effect in some state and are no goals: walking needs no suggestion.
+# An agent waits for answers, or plays on without goals or with the last ones.
+FOR_ANSWERS, NO_GOALS, LAST_GOALS = "for-answers", "no-goals", "last-goals"
 UNGUIDED = ("do nothing", "move left", "move right", "move up", "move down")
 
 
