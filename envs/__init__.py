@@ -31,7 +31,7 @@ from gymnasium.vector import VectorEnv
 
 from envs import any_gymnasium
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
-from envs.vector import EpisodeStatistics
+from envs.vector import FULL, EpisodeStatistics, TwinSettings, twin_if_asked
 from utils.errors import UserError, did_you_mean, told
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
@@ -67,6 +67,7 @@ SUITES |= dict.fromkeys(
     ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"), Suite("envs.envpool_vector")
 )
 ANY = any_gymnasium.TITLE
+READS = (TwinSettings,)  # of a given object
 FALLBACK = Suite("envs.any_gymnasium")
 _given: dict[str, EnvLike] = {}  # by their names in settings
 
@@ -218,14 +219,19 @@ def is_given_vector(name: str) -> bool:
     return isinstance(_given.get(name), VectorEnv)
 
 
-def make(config: Config, seed: int) -> VectorEnv:
+def make(config: TwinSettings, seed: int) -> VectorEnv:
     given_env = _given[config.env]
     made = _made(given_env)
     if not isinstance(made, VectorEnv):
         made.close()
-        make_one = functools.partial(_made, given_env)
+        make_one = twin_if_asked(functools.partial(_made, given_env), config)
         has_mask = any_gymnasium.check_first_steps(make_one, config.env)
         return any_gymnasium.vector_of(make_one, config.n_envs, seed, has_mask=has_mask)
+    if config.observability == FULL:
+        raise UserError(
+            "observability: a vector environment that is given has no twin. Give a function that "
+            "makes one environment, or leave observability at partial"
+        )
     if made.num_envs != config.n_envs:
         raise UserError(
             f"env: a vector environment of {made.num_envs} where {config.n_envs} are needed. Give "

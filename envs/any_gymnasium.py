@@ -5,8 +5,9 @@ imported, from the current folder or where Python looks, as in `gymnasium.make`.
 and actions are converted where they enter (`envs/spaces.py`).
 
 Its `metadata` may hold "action_names" and "number_names". A method `cue()` tells analyses the thing
-shown now that is to be remembered, a number from 0 on, or None. A run resumes to the bit where
-`reset(seed=...)` and the actions decide all that happens in an episode.
+shown now that is to be remembered, a number from 0 on, or None; `show_cue(observation)` returns an
+observation with it, which makes the twin. A run resumes to the bit where `reset(seed=...)` and the
+actions decide all that happens in an episode.
 """
 
 import functools
@@ -31,9 +32,10 @@ from gymnasium.wrappers import AtariPreprocessing
 
 from envs.episodes import MakeOne, SingleEnvs, as_fault
 from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text
+from envs.vector import TwinSettings, twin_if_asked
 from utils.errors import EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
-from utils.settings import Config, setting
+from utils.settings import setting
 from utils.user_modules import advice, import_module, is_environment_package, search
 
 TITLE = "any other environment of Gymnasium"
@@ -54,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class GymnasiumSettings(Config):
+class GymnasiumSettings(TwinSettings):
     title = TITLE
 
     env_args: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
@@ -109,7 +111,7 @@ def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
         UserError: the environment cannot be made, fails in its first steps, or has spaces that
             agents do not know.
     """
-    make_one = _maker(config, **drawn)
+    make_one = twin_if_asked(_maker(config, **drawn), config)
     has_mask = check_first_steps(make_one, config.env)
     return vector_of(make_one, config.n_envs, seed, config.env_processes, has_mask)
 

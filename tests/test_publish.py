@@ -24,6 +24,7 @@ from tests.fake_hub import OWNER, FakeHub, Repository
 from tests.runs import LSTM, SAC, folder_of, train, words_of
 from tests.test_answer_cache import ANSWER, QUESTION, with_answer
 from tests.tiny_clip import tiny_settings
+from trainers.checkpoint import WarmStart
 from utils.errors import escape
 from utils.given_settings import load_config
 
@@ -250,6 +251,7 @@ def test_a_published_agent_is_no_run_to_go_on_with_and_a_changed_number_is_notic
     assert main_program.main(["--resume", "out"]) == 2
     line = capsys.readouterr().err
     assert line == "out: a published agent, to be played; it holds no run to go on\n"
+    assert len(WarmStart.named(Path("out")).sha256) == 64  # noticed by runs that begin with it
     content = bytearray(Path("out/model.safetensors").read_bytes())
     content[-1] ^= 1
     Path("out/model.safetensors").write_bytes(content)

@@ -166,6 +166,29 @@ def test_runs_that_are_unfinished_begun_with_others_or_of_no_task_are_named(runs
     assert all(str(folder) in of_others for folder in (foreign, by_another, elsewhere))
 
 
+def test_runs_of_twins_are_lines_of_their_own_with_gaps_and_biases(runs, capsys):
+    twin = T_MAZE | {"observability": "full"}
+    for seed, score in enumerate((1.1, 0.85, 1.1)):
+        write_run(score, seed=seed, **twin)
+    write_run(1.1, model="CNN", **twin)
+    write_run(1.1, model="GPT", learning_rate=0.01, **twin)
+    write_run(0.85, model="GPT", **T_MAZE)
+    before = scoreboard.scores_table([*cells_and_lines()[0].values()])
+    assert main(["scoreboard", "experiments"]) == 0
+    page = capsys.readouterr().out
+    table = {row["task, steps"]: [*row.values()][1:4] for row in rows("scoreboard_summary.csv")}
+    assert table["T-Maze 10, 100"] == ["0.00 ×1", "0.50 [0.00, 1.00] ×3", "0.50 ×1"]
+    assert table["T-Maze 10, twin, 100"] == ["1.00 ×1", "0.83 [0.50, 1.00] ×3", "1.00 ×1"]
+    assert table["T-Maze 10, gap"] == ["1.00", "0.33 [-0.17, 0.83]", "learning_rate differ"]
+    assert table["T-Maze 10, bias"] == ["", "-0.17", "0.00"]
+    assert "| T-Maze 10, gap | 1.00 |" in page
+    assert "observability=full" in page
+    assert sum(" gap" in name for name in table) == 1, "of twins that were trained in alone"
+    shutil.rmtree("experiments")
+    kept, _ = cells_and_lines(Path("analysis_output/scoreboard.csv"))
+    assert scoreboard.scores_table([*kept.values()]) == before
+
+
 def test_a_score_is_the_mean_of_five_evaluations_or_the_last_hundred_episodes(runs):
     folder = write_run(0, seed=7, **T_MAZE)
     lines = ["env_steps,rollout/return_mean,eval/return_mean,time/seconds"]

@@ -108,11 +108,13 @@ def test_what_does_not_fit_gets_one_line_with_both_shapes(changes, first, capsys
 
 def test_a_bad_source_gets_one_line(first, capsys):
     words = command("LSTM", "new", **TINY)
-    Path("text.pt").write_text("hello")
+    Path("text.pt").write_bytes(b"\xf5")
+    Path("nothing.pt").touch()
     Path("empty").mkdir()
     for source, reason in {
         "nowhere": "--init-from nowhere: no such file or folder",
         "text.pt": "not a checkpoint",
+        "nothing.pt": "not a checkpoint",
         "empty": "holds neither",
     }.items():
         assert reason in refused(capsys, "main", [*words, "--init-from", source])[0]

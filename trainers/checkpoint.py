@@ -376,6 +376,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def recorded_sha256(path: Path) -> str:
+    if path.suffix == Path(PUBLISHED).suffix:
+        from safetensors import safe_open
+
+        with safe_open(path, framework="pt") as published:
+            return str(published.metadata()["sha256"])
     with path.open("rb") as file:
         return file.readline(len(UNWRITTEN)).split()[-1].decode()
 
@@ -495,7 +500,8 @@ class WarmStart(NamedTuple):
     @classmethod
     def named(cls, path: Path) -> "WarmStart":
         file = find_checkpoint(path, INIT_FROM)
-        return cls(str(file.resolve()), recorded_sha256(file), load_checkpoint(file)["env_steps"])
+        env_steps = load_checkpoint(file)["env_steps"]  # raises where it is no checkpoint
+        return cls(str(file.resolve()), recorded_sha256(file), env_steps)
 
     @classmethod
     def recorded(cls, facts: Mapping[str, Any]) -> "WarmStart":

@@ -68,6 +68,8 @@ class AnswerCache:
     """The answers in one file, which may be read-only; UserError if it is unusable."""
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
+        if path.exists() and not path.is_file():
+            raise UserError(f"suggester_cache {path}: not a file. Name a file, in a folder")
         self.path, self._lock = path, Lock()
         # Without locks, and without the newest answers of a process that is writing.
         self._immutable = path.exists() and not os.access(path, os.W_OK)
@@ -152,8 +154,6 @@ class AnswerCache:
 def open_cache(name: str | None) -> AnswerCache:
     """Return the answers of the file that `suggester_cache` names; UserError if it is unusable."""
     path = Path(name or cache_folder() / "suggestions.sqlite")
-    if path.is_dir():
-        raise UserError(f"suggester_cache {path}: a folder. Name a file in it")
     if not path.exists():
         check_writable(path.parent, "suggester_cache")
         path.parent.mkdir(parents=True, exist_ok=True)
