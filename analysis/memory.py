@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from analysis import figures
 from models.caching import to_float01
 from models.helm import LanguageMemory, attention_by_step
-from models.language.language_model import LanguageModel
+from models.language import LanguageModel
 from models.observation_to_language import FrozenHopfield, TokenRetrieval
 from models.observations import Observations
 from utils.errors import UserError

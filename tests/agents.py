@@ -14,7 +14,7 @@ from tests import runs
 from trainers.collector import Collector
 from trainers.ppo import PPO
 from trainers.rollout import Rollout
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 BY_PPO = [name for name in AGENTS.places if not agent_class(name).algorithms]  # DQN and SAC, too
 SMALL = {"n_envs": 3, "n_rollout_steps": 10, "n_epochs": 2, "n_batches": 3, "n_steps": 60}

@@ -114,20 +114,6 @@ def test_the_first_minibatch_meets_the_policy_that_acted(name):
         assert rollout.sequences.before.max() == 6
 
 
-@pytest.mark.quick("GPT", "HELM")
-@pytest.mark.parametrize("name", BY_PPO)
-def test_a_saved_agent_acts_as_its_original(name, tmp_path):
-    agent, (_, other) = collect(name, LENGTHS)[0].agent, build(name)
-    torch.save(agent.state_dict(), tmp_path / "agent.pt")
-    other.load_state_dict(torch.load(tmp_path / "agent.pt", weights_only=True))
-    seen = percept(random_images(3), torch.ones(3, dtype=torch.bool))
-    one, another = (
-        each.eval().act(seen, each.initial_memory(3), deterministic=True) for each in (agent, other)
-    )
-    assert torch.equal(one.all_log_probs, another.all_log_probs)
-    assert torch.equal(one.values, another.values)
-
-
 @pytest.mark.quick("CNN", "LSTM", "HELM")
 @pytest.mark.parametrize("name", BY_PPO)
 def test_an_update_changes_what_is_trained_and_nothing_else(name):

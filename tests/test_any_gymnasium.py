@@ -27,7 +27,8 @@ from tests import runs
 from tests.any_envs import SPACES, Masked, Sampled
 from utils.errors import EnvFault, UserError
 from utils.files import folder_name
-from utils.settings import load_config, read_settings
+from utils.given_settings import load_config
+from utils.settings import read_settings
 
 HERE = "tests.any_envs"
 

@@ -14,7 +14,8 @@ from models import agent_class
 from models.agent import Agent
 from tests.golden_data import GOLDEN
 from trainers.build import LEARNERS
-from utils.settings import CONFIGS, default_settings, load_config, read_settings
+from utils.given_settings import CONFIGS, default_settings, load_config
+from utils.settings import read_settings
 
 with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}

@@ -15,7 +15,7 @@ from trainers import ellm_dqn
 from trainers.ellm_dqn import EllmDQN
 from trainers.frame_replay import FrameSteps
 from trainers.losses import double_q_targets, n_step_returns
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 OUR_NAMES = {
     **{f"image.conv{n}.": f"image.convolutions.{2 * n}." for n in range(3)},

@@ -11,13 +11,13 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Se
 from models import build_agent
 from models.caching import to_float01
 from models.encoders import (
+    ActorCritic,
     EncoderSettings,
     JointEncoder,
     SmallImpalaCNN,
     VectorEncoder,
     build_encoder,
 )
-from models.heads import ActorCritic
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import DEFAULT_ENCODER
 from tests import golden_data

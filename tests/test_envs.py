@@ -118,6 +118,13 @@ def test_the_same_seed_gives_the_same_stream_and_another_seed_another(case):
     assert (other != once).any()
 
 
+def test_neighbouring_seeds_share_no_worlds(case):
+    actions = random_actions(case.make(1, 0), 80).repeat(3, axis=1)
+    streams = [stream(case.make(3, seed), actions) for seed in range(4)]
+    worlds = {each[:, i].tobytes() for each in streams for i in range(3)}
+    assert len(worlds) > 9  # of twelve; where two sides are all there is, some are equal by chance
+
+
 def test_an_environment_depends_on_its_own_number_and_not_on_its_neighbours(case):
     together = case.make(3, 20)
     actions = random_actions(together, 80)

@@ -8,41 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from envs import minigrid
-from envs.crafter.vector import CrafterVectorEnv
 from envs.episodes import BLOCK, SeededEnv, SingleEnvs, checksum, episode_generators, episode_seed
-from envs.random_maze import COLOURS, WALL, RandomMazeVectorEnv
-from tests.agents import small_config
-
-N_SEEDS, N_ENVS = 10, 16
-LARGE = 150  # walls of a maze, so that two are not equal by chance
-
-
-def minigrid_maps(seed):
-    env = minigrid.make_drawn(small_config(env="MiniGrid-FourRooms-v0", n_envs=N_ENVS), seed)
-    env.reset()
-    return [each.unwrapped.grid.encode().tobytes() for each in env.unwrapped.envs]
-
-
-def mazes(seed):
-    env = RandomMazeVectorEnv(N_ENVS, seed)
-    env.reset()
-    large = [each for each in env.render() if (each == COLOURS[WALL]).all(-1).sum() > LARGE]
-    return [picture.tobytes() for picture in large]
-
-
-def crafter_maps(seed):
-    env = CrafterVectorEnv(N_ENVS, seed, length=100)
-    env.reset()
-    return [world.tobytes() for world in env.worlds["materials"]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("maps_of", [minigrid_maps, mazes, crafter_maps])
-def test_neighbouring_seeds_share_no_worlds(maps_of):
-    maps = [each for seed in range(N_SEEDS) for each in maps_of(seed)]
-    assert len(maps) > 3 * N_SEEDS
-    assert len(set(maps)) == len(maps)
 
 
 def test_a_seed_belongs_to_a_run_an_environment_and_an_episode():

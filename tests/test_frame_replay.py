@@ -14,7 +14,7 @@ from tests import golden_data
 from trainers import frame_replay
 from trainers.frame_replay import FrameReplay
 from trainers.losses import n_step_returns
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 CASES = ("n3", "n1", "n5", "n3_unclipped")
 

@@ -7,7 +7,7 @@ from matplotlib.text import Text
 from analysis.__main__ import main
 from analysis.goals import analyse, shares_of
 from tests.test_analysis import refusal, rows, write_run_folder
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 GRADES = ("good", "context_insensitive", "common_sense_insensitive", "impossible")
 STEPS = (100, 200, 300, 400)

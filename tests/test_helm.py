@@ -151,12 +151,6 @@ def test_looking_leaves_the_memory_alone_and_pictures_are_of_the_present(in_empt
     bare.close()
 
 
-@pytest.mark.parametrize("kind", ["name", "function of a vector"])
-def test_a_name_and_a_function_of_a_vector_are_taken_too(kind, recall, in_empty_folder):
-    env = "CartPole-v1" if kind == "name" else lambda: vector_env(recall)
-    assert (helm.train(TINY, env=env, run_id="mine") / "ckpt_last.pt").is_file()
-
-
 OLD_GYM = type("Old", (type("Env", (), {"__module__": "gym.core"}),), {})
 MISTAKES = {  # settings, and options that are made of the class of an environment
     "SAME_STEP": ({}, lambda env: {"env": vector_env(env, mode=AutoresetMode.DISABLED)}),

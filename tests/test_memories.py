@@ -13,12 +13,9 @@ from torch.nn import functional as F
 
 from models import AGENTS, agent_class
 from models.memories import gpt
-from models.memories.check import examine
 from models.memories.lstm import Recurrent
 from tests import golden_data
 from tests.agents import small_config
-from tests.pretended_gpu import CUDA, pretended_gpu
-from tests.runs import same
 from utils.errors import UserError
 
 N_FEATURES, WIDTH, MEM_LEN = 7, 12, 5
@@ -105,24 +102,6 @@ def test_acting_equals_unrolling_from_any_step_wherever_episodes_begin(
     assert_same(acted, memory.unroll(x[first:], is_first[first:], contexts[first])[n_known:])
 
 
-@pytest.mark.slow
-@every_kind
-def test_a_users_checks_find_nothing(kind):
-    assert [check for check, found in examine(build(kind)).items() if not found.is_right] == []
-
-
-@every_kind
-def test_looking_ahead_shows_the_next_step_and_leaves_the_state_alone(kind):
-    memory, (x, is_first) = build(kind), stream()
-    state = memory.initial(N_ENVS)
-    for features, begins in zip(x, is_first, strict=True):
-        before = state.copy().state_dict()
-        seen = memory.step(features, state, begins, advance=False).clone()
-        memory.step(torch.randn_like(features), state, ~begins, advance=False)
-        assert same(state.state_dict(), before)
-        assert torch.equal(seen, memory.step(features, state, begins))
-
-
 @pytest.mark.parametrize("n_steps", [0, MEM_LEN + 1])
 def test_a_refresh_from_more_steps_than_are_kept_is_refused(n_steps):
     memory, (x, is_first) = build("Gpt"), stream()
@@ -198,18 +177,6 @@ def attention_by_counting(memory, x, is_first):
     weights = F.pad(scores.masked_fill(~visible, -math.inf).softmax(-1), (MEM_LEN, 0))
     rows = [weights[:, :, t, t : t + MEM_LEN + 1] for t in range(T)]
     return torch.stack(rows, dim=2)
-
-
-@pytest.mark.slow
-@every_kind
-def test_a_gpu_computes_the_same(kind):
-    memory, (x, is_first) = build(kind), stream()
-    expected, _ = play(memory, x, is_first)
-    with pretended_gpu():
-        memory.to("cuda")
-        found, contexts = play(memory, x.to("cuda"), is_first.to("cuda"))
-        assert (found.device, contexts[0].device) == (CUDA, CUDA)
-        assert_same(found.cpu(), expected)
 
 
 @pytest.mark.slow

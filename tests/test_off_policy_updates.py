@@ -7,7 +7,7 @@ from gymnasium.spaces import Box, Discrete
 
 from models import build_agent, q_networks
 from models.agent import QAgent, SacAgent, SequenceBatch, TwinQ
-from models.heads import uniform_mlp
+from models.encoders import uniform_mlp
 from models.memories import Gpt, Lstm
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.q_networks import InputEmbedder, RecurrentTorso

@@ -23,7 +23,7 @@ from tests.test_analysis import refusal, rows
 from tests.test_program import TASK, train
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 RIGHT = 0
 N_STEPS, WIDTH = 5, 8

@@ -24,8 +24,9 @@ from tests.fake_hub import OWNER, FakeHub, Repository
 from tests.runs import LSTM, SAC, folder_of, train, words_of
 from tests.test_answer_cache import ANSWER, QUESTION, with_answer
 from tests.tiny_clip import tiny_settings
+from trainers.checkpoint import WarmStart
 from utils.errors import escape
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 NAME = f"{OWNER}/maze"
 FOREIGN = f"{OWNER}/foreign"
@@ -250,6 +251,7 @@ def test_a_published_agent_is_no_run_to_go_on_with_and_a_changed_number_is_notic
     assert main_program.main(["--resume", "out"]) == 2
     line = capsys.readouterr().err
     assert line == "out: a published agent, to be played; it holds no run to go on\n"
+    assert len(WarmStart.named(Path("out")).sha256) == 64  # noticed by runs that begin with it
     content = bytearray(Path("out/model.safetensors").read_bytes())
     content[-1] ^= 1
     Path("out/model.safetensors").write_bytes(content)
@@ -289,7 +291,7 @@ MISTAKES = [
     ),
     ("publish", ["RUN", NAME, "--revision", " "], "--revision is empty"),
     ("publish", ["RUN", NAME, "--checkpoint", "last"], "--checkpoint last: there is no"),
-    ("publish", ["RUN", NAME, "--answers", "no"], "--answers no: no answer cache (unable to"),
+    ("publish", ["RUN", NAME, "--answers", "no"], "suggester_cache no: cannot be used (unable to"),
     ("publish", ["RUN", "another/maze"], "does not let you write there"),
     ("", ["RUN", NAME], "Run: hf auth login"),
     ("hf_wrong", ["RUN", NAME], "Run: hf auth login"),

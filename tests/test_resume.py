@@ -248,14 +248,6 @@ def test_a_run_says_what_it_was_made_with(in_empty_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["LSTM", "HELM", "SHELM"])
-def test_the_metrics_file_is_the_same_with_the_cache_off(name, in_empty_folder):
-    for run_id, megabytes in (("on", 1), ("off", 0)):
-        assert main_program.main(command(name, run_id, observation_cache_mb=megabytes)) == 0
-    assert same(outcome(folder_of("on")), outcome(folder_of("off")))
-
-
-@pytest.mark.slow
 def test_a_resumed_run_keeps_its_number_of_threads_and_is_as_deterministic(cut):
     folder = cut("HELM", deterministic="true", threads=2)
     torch.use_deterministic_algorithms(False)

@@ -101,7 +101,7 @@ def command_lines(gallery):
 
 odd_numbers = st.integers() | st.floats() | st.sampled_from([0, 1, 2, 10**30, -(10**400), 2**63])
 odd_values = st.recursive(
-    st.none() | st.booleans() | odd_numbers | plain_text | st.sampled_from(PATHS),
+    st.none() | st.booleans() | odd_numbers | plain_text | st.sampled_from(PATHS + NUMBERS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain_text, inner, max_size=3),
     max_leaves=5,
 )
