@@ -8,7 +8,16 @@ from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step, TensorMemory
+from models.agent import (
+    ActorCriticAgent,
+    Agent,
+    Batch,
+    Evaluation,
+    Followed,
+    Memory,
+    Step,
+    TensorMemory,
+)
 from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder, configured_reader
 from models.heads import ActorCritic
 from models.memories import (
@@ -84,6 +93,10 @@ class MemoryAgent(ActorCriticAgent):
     @torch.no_grad()
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         return self.memory.looks(self.encoder(percept.observations), memory, percept.is_first)
+
+    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
+        features = self.encoder(episode.observations)[:, None].requires_grad_()
+        return self.heads.values(self.memory.read_episode(features)), (features,)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         features = self.encoder.learn(batch.observations)

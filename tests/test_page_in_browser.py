@@ -14,6 +14,7 @@ from tests.recordings import (
     of_vectors,
     of_words,
     recording,
+    saliency,
 )
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -28,6 +29,8 @@ PAGES = {  # the episodes, the actions, the names of numbers and colours
     "blind": ([of_vectors(LENGTH, has_overviews=False)], ACTIONS, *EXPLAINED),
     "words": ([of_words(LENGTH)], ACTIONS),
     "goals": ([of_goals(LENGTH)], ACTIONS),
+    "lstm": ([recording(LENGTH, n_words=0, n_layers=0)], ACTIONS),
+    "gpt": ([recording(LENGTH, n_words=0)], ACTIONS),
     "many": ([of_many_actions(LENGTH)], [f"action {n}" for n in range(30)]),
 }
 
@@ -50,7 +53,8 @@ def written(tmp_path_factory):
     for name, (episodes, *explained) in PAGES.items():
         page = EpisodePage(f"{name} on a task", *explained)
         for one in episodes:
-            page.add(one)
+            # Of one step less than the episode has, which a limit may cut off.
+            page.add(one, saliency(LENGTH - 1) if name in ("lstm", "gpt") else None)
         page.write(folder / f"{name}.html", {"return": "0.500 ± 0.000"})
     return folder
 
@@ -199,6 +203,30 @@ def test_clicking_the_step_that_is_looked_back_at_goes_there(opened):
     page = opened("blind")  # without words and pictures
     page.keyboard.press("End")
     assert texts(page, "#targets button") == [f"100 %\nstep {KEY_STEP + 1}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lstm", "gpt"])
+def test_the_saliency_stands_beside_attention_or_alone(opened, name):
+    page = opened(name, place=f"#step={LENGTH - 1}")
+    if name == "gpt":
+        assert page.is_visible("#head")
+        assert not page.is_visible("#looks-note")
+        assert "This step looks at" in texts(page, ".track h2")
+        page.select_option("#layer", label="saliency")
+    assert not page.is_visible("#head")
+    assert "gradient" in page.inner_text("#looks-note")
+    assert texts(page, ".track h2")[-2:] == [
+        "This value depends on",
+        "Every value (down) depends on (across)",
+    ]
+    (target,) = page.locator("#targets button").all()
+    assert target.inner_text().split("\n") == ["100 %", f"step {KEY_STEP + 1}"]
+    assert texts(page, "#targets .note") == ["0.0 % at itself"]
+    page.keyboard.press("End")
+    assert page.locator("#targets button").count() == 0
+    target = page.locator("#targets")
+    assert target.inner_text() == "0.0 % at itself"
 
 
 def visited(page, buttons):
