@@ -17,9 +17,9 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from tqdm import tqdm
 
+from analysis.movie import FORMATS, write_movies
+from analysis.page import EpisodePage
 from envs import action_names, number_names, picture_legend
-from report.movie import FORMATS, write_movies
-from report.page import EpisodePage
 from rewards.goals import task_settings
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
@@ -272,7 +272,6 @@ def local_place(text: str) -> Path:
 def facts_of(
     checkpoint: dict[str, Any], path: Path, player: Any, config: Config, arguments: Any
 ) -> dict[str, Any]:
-    """Return the agent, the way it acted, and all options that repeat the evaluation."""
     actions = "most probable" if arguments.greedy else "sampled"
     if arguments.random:
         actions = "random"
@@ -290,7 +289,6 @@ def facts_of(
 
 
 def page_facts(result: dict[str, Any]) -> dict[str, str]:
-    """Return the facts at the head of the page."""
     success = {"success": f"{result['success_mean']:.1%}"} if "success_mean" in result else {}
     return {
         "return": f"{result['return_mean']:.3f} ± {result['return_std']:.3f}",

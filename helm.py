@@ -48,7 +48,8 @@ from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
-from utils.settings import Config, load_config
+from utils.given_settings import load_config
+from utils.settings import Config
 from utils.user_modules import give_back_programs
 
 give_back_programs()
@@ -221,7 +222,6 @@ class Player:
         return np.asarray(cast(Sequence[np.ndarray], self.env.render())[0])
 
     def close(self) -> None:
-        """Close the environment, unless it was given."""
         self._opened.close()
 
     def __enter__(self) -> "Player":

@@ -12,13 +12,20 @@ from pathlib import Path
 
 import torch
 
+from analysis import build_showcase
 from models import build_agent, resolve_device
-from report import build_showcase
 from trainers.build import build_evaluation, build_learner, check, configured_collector, open_env
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, add_trust, add_var, exit_process, run_program
+from utils.given_settings import (
+    default_settings,
+    describe_settings,
+    load_config,
+    own_classes,
+    published_table,
+)
 from utils.loggers import check_loggers
 from utils.run_folder import (
     create_run_folder,
@@ -28,14 +35,8 @@ from utils.run_folder import (
     resumed_config,
 )
 from utils.seeding import seed_everything
-from utils.settings import (
-    default_settings,
-    describe_settings,
-    load_config,
-    own_classes,
-    published_table,
-)
 from utils.starting import number_of_threads
+from utils.user_modules import telling
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(argv: Sequence[str] | None) -> None:
-    """Begin the run that the settings describe, resume an earlier one, or print settings."""
     arguments = parse_arguments(argv)
     if arguments.list_configs or arguments.print_config:
         print_settings(arguments)
@@ -78,7 +78,7 @@ def start_run(
     """
     check(config, run_id, has_start=init_from is not None)
     start = None if init_from is None else WarmStart.named(init_from)
-    with build_run(config, ranks, start, trust) as run:
+    with telling(config), build_run(config, ranks, start, trust) as run:
         # Checkpoints leave pretrained parts out; the folder records their sha256 instead, so that
         # a resumed run can refuse others.
         facts = None if start is None else start._asdict()
@@ -91,14 +91,13 @@ def start_run(
 
 
 def resume_run(folder: Path, ranks: Ranks, trust: bool = False) -> Path:
-    """Resume a run from its last valid checkpoint, or from its beginning without one."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     facts = init_checkpoint(folder)
     check(config, has_start=facts is not None)
     with ranks.enter_on_first(locked(folder)):
         checkpoint = own_checkpoint(folder, config, ranks)
         start = None if facts is None or checkpoint else WarmStart.recorded(facts)
-        with build_run(config, ranks, start, trust) as run:
+        with telling(config), build_run(config, ranks, start, trust) as run:
             run.resume(folder, checkpoint)
             run.train(folder)
     return folder
@@ -172,7 +171,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def print_settings(arguments: argparse.Namespace) -> None:
-    """Print the published settings files, or the settings of the run to be."""
     if arguments.list_configs:
         print(published_table())
         return

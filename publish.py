@@ -30,6 +30,7 @@ from analysis.figures import Labels, draw, save_figure
 from analysis.run_data import Table, group_runs, markdown, read_evaluation, read_runs
 from analysis.statistics import summarize
 from eval import CARD, CURVE, HUB
+from rewards.suggesters.answer_cache import AnswerCache
 from trainers.checkpoint import (
     BEST,
     LAST,
@@ -90,11 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def publish(argv: Sequence[str] | None) -> None:
-    """Check everything, play episodes unless some are known, write the files, upload them."""
     arguments = parse_arguments(argv)
     path = checkpoint_path(arguments)
     checkpoint = load_checkpoint(path)
-    answers = None if arguments.answers is None else opened_answers(arguments.answers)
+    answers = None if arguments.answers is None else AnswerCache(arguments.answers, read_only=True)
     if arguments.folder is None:
         try:
             check_repository_name(arguments.repository)
@@ -124,7 +124,7 @@ def publish(argv: Sequence[str] | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if answers is not None:  # one closed file, without those that SQLite keeps beside it
             try:
-                answers.execute("VACUUM INTO ?", (str(folder / ANSWERS),))
+                answers.connection.execute("VACUUM INTO ?", (str(folder / ANSWERS),))
             except sqlite3.Error as error:
                 raise RunError(f"{folder / ANSWERS}: cannot be written ({error})") from None
         write_published(folder, arguments, config, checkpoint | {"config": public}, played)
@@ -228,16 +228,6 @@ def write_published(
     write_text(folder / CARD, card(Facts(config, *told, arguments.repository, has_curve)))
 
 
-def opened_answers(cache: Path) -> sqlite3.Connection:
-    """Return an answer cache, which others may write to; UserError if it is none."""
-    try:
-        answers = sqlite3.connect(f"{cache.absolute().as_uri()}?mode=ro", uri=True)
-        answers.execute("SELECT answer FROM answers LIMIT 1")
-    except sqlite3.Error as error:
-        raise UserError(f"--answers {cache}: no answer cache ({error})") from None
-    return answers
-
-
 def redact_paths(value: Any) -> Any:
     """Return a JSON value; paths that lead out of the working folder keep their last name only."""
     if isinstance(value, str):
@@ -250,7 +240,6 @@ def redact_paths(value: Any) -> Any:
 
 
 def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return run.json without machine, changed files and places."""
     kept = {name: value for name, value in description.items() if name in PUBLIC}
     match kept.get("resumed"):
         case [*entries] if all(isinstance(entry, dict) for entry in entries):
@@ -259,7 +248,6 @@ def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def card(facts: Facts) -> str:
-    """Return the text of README.md, which begins with the hub's metadata."""
     config, place = facts.config, f"hub:{facts.repository}" if facts.repository else "THIS_FOLDER"
     by = "" if config.algorithm in config.model else f", trained by {_escaped(config.algorithm)}"
     sections = [
@@ -331,7 +319,6 @@ def _scores(evaluations: Sequence[dict[str, Any]]) -> Table:
 
 
 def _training(description: Mapping[str, Any]) -> str:
-    """Return the run's command and commit, as Markdown."""
     text, commit = "", description.get("git_commit")
     if command := [str(word) for word in description.get("command", [])]:
         # The interpreter has other names on other machines: python3, python3.12; and a settings

@@ -43,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def sweep(argv: Sequence[str] | None) -> None:
-    """Check all settings, train the missing runs, show the results."""
     arguments = parse_arguments(argv)
     do = sweep_search if arguments.search else sweep_grid
     do(arguments, argv, partial(check_settings, n_gpus=arguments.gpus))
@@ -110,7 +109,6 @@ def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, chec
 
 
 def raise_interrupted(stopped_by: signal.Signals | None, argv: Sequence[str] | None) -> None:
-    """Raise Interrupted with the command that continues a sweep, if a signal has ended it."""
     if stopped_by is not None:
         again = shlex.join([*cli_command("sweep.py"), *(argv or ())])
         raise Interrupted(f"interrupted. Go on with: {again}", stopped_by)
@@ -163,7 +161,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
-    """Refuse a search's options for a grid, and a grid's for a search."""
     wrong = ["sampler", "pruner", "metric", "seed"]
     why = "is for --search N; a grid's seeds are --seeds N"
     if arguments.search:

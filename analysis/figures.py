@@ -242,7 +242,6 @@ def _draw_curves(axes: "Axes", results: Sequence[Result], colours: dict, labels:
 
 
 def _draw_finals(axes: "Axes", results: Sequence[Result], colours: dict, is_long: bool) -> None:
-    """Draw an agent's mean as a dot on its interval, and a small dot for every run."""
     names = []
     for position, result in enumerate(results):
         value, _, high = result.final
@@ -308,7 +307,6 @@ def draw_aggregates(aggregates: Sequence[Aggregate]) -> "Figure":
 
 
 def pgfplots(results: Sequence[Result], labels: Labels) -> str:
-    r"""Return the curves as TeX for \input, a tikzpicture for each environment."""
     environments = dict.fromkeys(result.environment for result in results)
     names = list(dict.fromkeys(result.name for result in results))
     lines = ["% needs \\usepackage{pgfplots}"]

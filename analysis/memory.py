@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from analysis import figures
 from models.caching import to_float01
 from models.helm import LanguageMemory, attention_by_step
-from models.language.language_model import LanguageModel
+from models.language import LanguageModel
 from models.observation_to_language import FrozenHopfield, TokenRetrieval
 from models.observations import Observations
 from trainers.evaluation import saliency
@@ -239,14 +239,14 @@ def analyse_attention(source: "Source") -> figures.AnalysisResult:
 
 def draw_attention(attention: Sequence[np.ndarray], followed: np.ndarray | None = None) -> "Figure":
     """Draw each layer's attention [T, T], if any, and a saliency [S, S], a row a step."""
-    n_rows, n_columns = figures.panel_shape(len(attention)) if len(attention) else (1, 0)
+    n_rows, n_columns = figures.panel_shape(len(attention)) if attention else (1, 0)
     widths = [2.1 * n_columns + 1.1] * (n_columns > 0) + [3.4, 3.0] * (followed is not None)
     with figures.style():
         figure = figures.new_figure(
             sum(widths), max(2.25 * n_rows + 0.5, 3.2 * (followed is not None))
         )
         parts = [*figure.subfigures(1, len(widths), squeeze=False, width_ratios=widths)[0]]
-        if len(attention):
+        if attention:
             titles = [f"layer {n}" for n in range(1, len(attention) + 1)]
             _draw_maps(parts.pop(0), attention, titles, "attention, mean over heads")
         if followed is not None:

@@ -291,7 +291,6 @@ def lines_of(
 
 @contextmanager
 def _telling(source: Source) -> Iterator[VectorEnv]:
-    """Open the run's environments, slower ones where only those tell their cues."""
     for drawn in (False, True):
         with open_env(source.config, source.seed, drawn=drawn) as env:
             env.reset(seed=source.seed)
@@ -410,7 +409,6 @@ def read(states: States, k: int, rng: np.random.Generator) -> Reading:
 
 
 def cross_validated_accuracy(states: States) -> float:
-    """Return the share of states read rightly by a regression learned from the other half."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 

@@ -17,15 +17,10 @@ import numpy as np
 import trainers.build  # noqa: F401  registers all settings, which complete those of older runs
 from utils.errors import UserError, did_you_mean, escape
 from utils.files import write_text
+from utils.given_settings import NAMED_BY_ALL, read_json_object, with_defaults
 from utils.loggers import FILE, STEPS
 from utils.run_folder import SETTINGS, init_checkpoint
-from utils.settings import (
-    NAMED_BY_ALL,
-    read_json_object,
-    settings_without_effect,
-    shown,
-    with_defaults,
-)
+from utils.settings import settings_without_effect, shown
 
 AXES = {"steps": STEPS, "seconds": "time/seconds"}
 PRETRAINED = "pretrained"
@@ -65,8 +60,6 @@ class RunRecord(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that differ in their seed alone, under the names of their panel and their curve."""
-
     environment: str
     name: str
     runs: list[RunRecord]

@@ -7,6 +7,7 @@ that it read: so runs of several machines stand together, and a score outlives i
 same tasks and agents stand in configs/Scoreboard, which trains them.
 """
 
+import itertools
 import json
 import math
 import textwrap
@@ -19,7 +20,7 @@ import numpy as np
 from analysis import run_data
 from analysis.figures import COLOURS, DASHED, INK, QUIET, RULE, AnalysisResult, new_figure, style
 from analysis.lengths import TASKS as BY_LENGTH
-from analysis.statistics import Estimate, estimate
+from analysis.statistics import Estimate, difference, estimate
 from models import AGENTS as MODELS
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import UserError, escape
@@ -38,6 +39,11 @@ NOTE = (
     "its last five greedy evaluations, or of its last 100 training episodes where it was not "
     "evaluated. Steps/s are environment steps over the seconds of the run on whatever machine it "
     "had, least to most over tasks; so are the parameters that the optimiser moves."
+)
+NOTE_OF_TWINS = (
+    "A twin shows at every step what is to be remembered (observability=full). Gap: twin minus "
+    "task, of the same agent; lost for want of memory. Bias: an agent minus the one without "
+    "memory, both on the twin; the price of a memory where none is needed."
 )
 KINDS = {"model": str, "env": str, "algorithm": str, "seed": int, "n_steps": int}
 COLUMNS = ("run", "settings", "score", "steps_per_second", "n_trained")  # read back from a table
@@ -63,6 +69,7 @@ class Task(NamedTuple):
         chance, best: Values of that metric, the normalised scores 0 and 1.
         memory: The things to be remembered, and for how long.
         source: The policies of chance and best, and the origin of the numbers.
+        observability: The setting; "full" of a twin.
     """
 
     name: str
@@ -74,11 +81,16 @@ class Task(NamedTuple):
     best: float
     memory: str
     source: str
+    observability: str = "partial"
+
+    @property
+    def twin(self) -> "Task":
+        return self._replace(name=f"{self.name}, twin", observability="full")
 
     def plays(self, settings: Mapping[str, Any]) -> bool:
-        named = settings.get("env"), settings.get("algorithm")
+        named = tuple(settings.get(key) for key in ("env", "algorithm", "observability"))
         is_length = self.length is None or settings.get("length") == self.length
-        return named == (self.env, self.algorithm) and is_length
+        return named == (self.env, self.algorithm, self.observability) and is_length
 
     def normalised(self, scores: np.ndarray) -> np.ndarray:
         return (scores - self.chance) / (self.best - self.chance)
@@ -165,7 +177,7 @@ TASKS = (
         "1: always right (popgym 1.0.7, envs/repeat_previous.py)",
     ),
 )
-
+TWINS = {task: task.twin for task in TASKS}
 
 AGENTS = (
     AgentKind("none", "CNN"),
@@ -264,14 +276,16 @@ def analyse(paths: Iterable[Path]) -> AnalysisResult:
     cells = read_cells(paths, left_out)
     table = scores_table(cells)
     tasks = [f"- **{task.name}**: {task.memory}. {task.source}." for task in TASKS]
-    parts = [run_data.markdown(table), NOTE + "\n", "\n".join(tasks) + "\n"]
+    notes = [NOTE, *([NOTE_OF_TWINS] if any(cell.task not in TASKS for cell in cells) else [])]
+    parts = [run_data.markdown(table), *(f"{note}\n" for note in notes), "\n".join(tasks) + "\n"]
     if left_out.lines:
         parts.append("\n".join(f"- {line}" for line in left_out.lines) + "\n")
-    return AnalysisResult(_draw(cells), table, _numbers(cells), page="\n".join(parts))
+    drawn = _draw([cell for cell in cells if cell.task in TASKS])
+    return AnalysisResult(drawn, table, _numbers(cells), page="\n".join(parts))
 
 
 def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
-    """Return every agent in every task, task by task.
+    """Return every agent in every task, task by task, and in every twin that was trained in.
 
     Args:
         paths: Run folders, folders of them, or tables of runs (.csv).
@@ -285,7 +299,8 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
         told = "; ".join(left_out.lines)
         raise UserError(f"{told}. No run is left to show; configs/Scoreboard trains some")
     cells = []
-    for task in TASKS:
+    twins = {run.task for own in runs.values() for run in own}.difference(TASKS)
+    for task in (*TASKS, *(twin for twin in TWINS.values() if twin in twins)):
         for agent in AGENTS:
             place = task.name, agent.name
             if own := runs.get(place):
@@ -305,9 +320,16 @@ def scores_table(cells: Sequence[Cell]) -> run_data.Table:
         own = [cell for cell in cells if cell.task is task]
         steps = [f", {run.n_steps:,}" for cell in own for run in cell.runs]
         rows.append((task.name + "".join(steps[:1]), *map(_score_text, own)))
+        on_twin = [cell for cell in cells if cell.task is TWINS[task]]
+        if on_twin:
+            steps = [f", {run.n_steps:,}" for cell in on_twin for run in cell.runs]
+            gaps = itertools.starmap(_difference, zip(on_twin, own, strict=True))
+            biases = (_difference(cell, on_twin[0]) for cell in on_twin[1:])
+            rows.append((on_twin[0].task.name + steps[0], *map(_score_text, on_twin)))
+            rows += [(f"{task.name}, gap", *gaps), (f"{task.name}, bias", "", *biases)]
     speeds, trained = [], []
     for agent in AGENTS:
-        results = [cell.results for cell in cells if cell.agent is agent]
+        results = [cell.results for cell in cells if cell.agent is agent and cell.task in TASKS]
         known = [_known(each.steps_per_second for each in own) for own in results]
         speeds.append(_range([float(np.median(own)) for own in known if own]))
         trained.append(_range(_known(each.n_trained for own in results for each in own)))
@@ -337,9 +359,22 @@ def trained_parameters(folder: Path) -> int | None:
 def _score_text(cell: Cell) -> str:
     if cell.mean is None:
         return cell.empty
-    value, low, high = cell.mean
-    interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
-    return f"{value:.2f}{interval} ×{len(cell.scores)}"
+    return f"{_estimate_text(cell.mean)} ×{len(cell.scores)}"
+
+
+def _difference(cell: Cell, other: Cell) -> str:
+    if cell.mean is None or other.mean is None:
+        return ""
+    kinds = [each.runs[0].kind | {"observability": None} for each in (cell, other)]
+    if cell.agent is other.agent and kinds[0] != kinds[1]:
+        return f"{_differing(kinds)} differ"
+    scores = [each.task.normalised(each.scores) for each in (cell, other)]
+    return _estimate_text(difference(*scores))
+
+
+def _estimate_text(found: Estimate) -> str:
+    value, low, high = found
+    return f"{value:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
@@ -394,7 +429,7 @@ def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
     }
     unfinished, pretrained, foreign = others.values()
     for folder, settings, result in found:
-        task = next((task for task in TASKS if task.plays(settings)), None)
+        task = next((task for task in (*TASKS, *TWINS.values()) if task.plays(settings)), None)
         agent = next((agent for agent in AGENTS if agent.is_of(settings)), None)
         if task is None or agent is None or agent.blind(task):
             foreign.append(folder)

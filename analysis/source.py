@@ -11,8 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space, Text
 from gymnasium.vector import VectorEnv
 
 from models import agent_class, build_agent, resolve_device
-from models.agent import Agent
-from models.baselines import RandomAgent
+from models.agent import Agent, RandomAgent
 from models.helm import LanguageMemory
 from models.memories import TrainedMemory
 from models.observations import ObservationPreprocessor, Observations
@@ -20,8 +19,9 @@ from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import evaluate, played_config, recorded_input
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.seeding import seed_everything
-from utils.settings import Config, load_config
+from utils.settings import Config
 from utils.user_modules import imported, is_named, parts_of
 
 MOST_ENVS = 16

@@ -56,8 +56,6 @@ class Result(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How probably one agent beats another, over the environments both were run in."""
-
     better: str
     other: str
     probability: Estimate
@@ -94,6 +92,15 @@ def estimate(runs: np.ndarray, statistic: str) -> Estimate:
     """Return a statistic over runs [n, ...] with a percentile bootstrap interval over runs."""
     function = STATISTICS[statistic]
     return _with_interval(function(runs, axis=0), (runs,), function)
+
+
+def difference(ours: np.ndarray, theirs: np.ndarray) -> Estimate:
+    """Return by how much the mean over our runs [n] is above that over theirs [m]."""
+
+    def statistic(*samples: np.ndarray, axis: int = 0) -> np.ndarray:
+        return np.subtract(*(each.mean(axis) for each in samples))
+
+    return _with_interval(statistic(ours, theirs), (ours, theirs), statistic)
 
 
 def probability_of_improvement(

@@ -1,4 +1,4 @@
-"""Compare every fast part with its straightforward version: python -m benchmarks."""
+"""Measure every fast part, most beside a straightforward version: python -m benchmarks."""
 
 import pkgutil
 import sys
@@ -29,7 +29,6 @@ PARTS = {
     "off-policy": "benchmarks.updates:off_policy",
     "suggesting": "benchmarks.language_models:suggesting",
     "n-step": "benchmarks.updates:n_step",
-    "growth": "benchmarks.language_models:growth",
 }
 
 
@@ -63,7 +62,6 @@ def benchmark(argv: Sequence[str] | None) -> None:
 
 
 def pairs(name: str, quick: bool) -> Iterator[Pair]:
-    """Return the comparisons of a part."""
     return pkgutil.resolve_name(PARTS[name])(quick)
 
 

@@ -27,7 +27,8 @@ from envs.episodes import SingleEnvs
 from envs.minigrid_captions import played_views
 from trainers import build  # noqa: F401  settings know no part before
 from utils.errors import UserError
-from utils.settings import Config, load_config
+from utils.given_settings import load_config
+from utils.settings import Config
 
 KEY_CORRIDOR = "MiniGrid-KeyCorridorS3R1-v0"
 CRAFTER = "Crafter-v1"
@@ -82,7 +83,6 @@ def minigrid(quick: bool) -> Iterator[Pair]:
 
 
 def crafter(quick: bool) -> Iterator[Pair]:
-    """Compare first steps in new worlds, pixel by pixel, and long play with all its resets."""
     n_envs = 2 if quick else N_ENVS
     plain = partial(SingleEnvs, PlainCrafter, n_envs, seed=0)
     ours = partial(make_vector_env, settings(CRAFTER, n_envs), seed=0)
@@ -93,14 +93,12 @@ def crafter(quick: bool) -> Iterator[Pair]:
 
 
 def drawings(draw: Callable[[np.ndarray], np.ndarray], n_views: int) -> Iterator[Work]:
-    """Draw views of KeyCorridor."""
     views = played_views([KEY_CORRIDOR], seed=0)
     while True:
         yield partial(draw, np.stack(list(islice(views, n_views))))
 
 
 def plays(make: Callable[[], VectorEnv], n_steps: int) -> Iterator[Work]:
-    """Play at random, some steps in a piece of work."""
     env = make()
     env.reset(seed=0)
 
@@ -113,7 +111,6 @@ def plays(make: Callable[[], VectorEnv], n_steps: int) -> Iterator[Work]:
 
 
 def beginnings(make: Callable[[], VectorEnv]) -> Iterator[Work]:
-    """Begin episode after episode and show the first steps of each."""
     env = make()
 
     def begin(actions: np.ndarray) -> np.ndarray:
@@ -147,8 +144,6 @@ def draw_by_minigrid(symbols: np.ndarray) -> np.ndarray:
 
 
 class PlainCrafter(gymnasium.Env):
-    """The package's game by Gymnasium's interface, its images channel first."""
-
     observation_space = Box(0, 255, (3, 64, 64), np.uint8)
 
     def __init__(self) -> None:
@@ -170,7 +165,6 @@ class PlainCrafter(gymnasium.Env):
 
 
 def steps_per_second(task: str, n_envs: int, seconds: float) -> float:
-    """Return environment steps per second of random actions, all environments together."""
     env = make_vector_env(settings(task, n_envs), seed=0)
     env.reset(seed=0)
     env.action_space.seed(0)

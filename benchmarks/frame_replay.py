@@ -25,7 +25,7 @@ from models.observations import Observations
 from trainers import build  # noqa: F401  settings know no part before
 from trainers.frame_replay import FrameReplay
 from utils.command_line import Parser, run_program, whole_number
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 N_ENVS, LENGTH, BATCH, N_BATCHES = 16, 200, 64, 200
 SIDE, N_ACTIONS, FRAME_STACK = 84, 139, 4
@@ -49,7 +49,6 @@ def run(argv: Sequence[str] | None) -> None:
 
 
 def measured(folder: Path, n_rows: int) -> Iterator[tuple[str, str]]:
-    """Yield names and figures."""
     settings = {"model": "ELLM", "algorithm": "EllmDQN", "replay_capacity": n_rows}
     config: Any = load_config(values=settings)
     shown = _shown()
@@ -77,7 +76,6 @@ def measured(folder: Path, n_rows: int) -> Iterator[tuple[str, str]]:
 
 
 def _fill(replay: FrameReplay, shown: Iterator[Observations], n_rows: int) -> None:
-    """Add whole episodes until the replay is full."""
     actions = torch.arange(N_ENVS) % N_ACTIONS
     rewards, ended = torch.zeros(N_ENVS), torch.zeros(N_ENVS, dtype=torch.bool)
     n_rounds = n_rows // (N_ENVS * (LENGTH + 1))
@@ -89,7 +87,6 @@ def _fill(replay: FrameReplay, shown: Iterator[Observations], n_rows: int) -> No
 
 
 def _shown() -> Iterator[Observations]:
-    """Yield the observations of all environments, no two alike."""
     numbers = np.random.default_rng(0)
     while True:
         frames = numbers.integers(0, 256, (N_ENVS, 1, SIDE, SIDE), dtype=np.uint8)

@@ -54,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def benchmark(argv: Sequence[str] | None) -> None:
-    """Measure the chosen rows and write the page, anew with each."""
     parser = Parser(prog="python -m benchmarks.gpu", description=__doc__.split("\n")[0])
     names = ", ".join(SUBJECTS)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[*SUBJECTS], help=names)
@@ -95,7 +94,6 @@ def benchmark(argv: Sequence[str] | None) -> None:
 
 
 def found(row: Row, seconds_left: float) -> tuple[str, str, str]:
-    """Return figure, memory and size of a row, or the reason of its failure."""
     if seconds_left <= 0:
         return "–", "–", f"not measured: the page may take {PAGE_SECONDS:.0f} s"
     try:
@@ -153,12 +151,11 @@ def steps(load: Callable[[], LayerStack], n_envs: int, captured: bool) -> Iterat
 def update_rows(pairs: Callable[[bool, str], Iterator[Pair]], tiny: bool) -> Iterator[Row]:
     """Yield our updates, drawing from replay included; those with random masks are left out."""
     for pair in pairs(tiny, "cpu" if tiny else "cuda"):
-        if pair.compared:
+        if "dropout" not in pair.name:
             yield Row(f"update, {pair.name}", pair.note, partial(timed, tiny, pair.ours))
 
 
 def ranks_rows(tiny: bool) -> Iterator[Row]:
-    """Yield the mean of gradients over ranks, of which there is one."""
     name = f"gradients averaged by {'gloo' if tiny else 'NCCL'}, one rank"
     version = partial(averaged_gradients, tiny)
     yield Row(name, "gradients of ELLM", partial(timed, tiny, version))
@@ -189,7 +186,6 @@ def averaged_gradients(tiny: bool) -> Iterator[Work]:
 
 
 def training_rows(tiny: bool) -> Iterator[Row]:
-    """Yield environment steps a second of agents on KeyCorridor, updates included."""
     n_steps, warm_up = (48, 16) if tiny else (20_480, 4096)
     settings = [*(TINY_RUN if tiny else ["device=cuda"]), f"n_steps={n_steps}"]
     for name in AGENTS:

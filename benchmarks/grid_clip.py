@@ -48,7 +48,6 @@ def nearest_words(encoder: GridClip, words: Tensor, views: np.ndarray) -> list[l
 
 
 def report(title: str, views: np.ndarray, nearest: list[list[str]]) -> None:
-    """Print a line for every object and one for all of them."""
     print(f"\n{title}")
     columns = {"object": "<8", "views": ">7", "top_1": ">8.1%", f"top_{TOP}": ">8.1%"}
     table = Table(**columns, **{f"wrong_in_top_{TOP}": "<1"})

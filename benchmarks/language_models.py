@@ -7,7 +7,7 @@ never touches it.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import count, pairwise, repeat
+from itertools import count, pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -16,10 +16,10 @@ from torch.nn import functional
 
 from benchmarks.measuring import Pair, Work
 from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY, RandomTransformerXL, Size
+from models.language import LanguageModel
 from models.language.files import ModelFiles, find_model
 from models.language.generation import load_text_model
 from models.language.kv_cache import KVCache
-from models.language.language_model import LanguageModel
 from models.language.load import load_language_model
 from models.language.transformer import TransformerXL
 from rewards.suggesters.language_model import BULLET, DEFAULT_MODEL, INSTRUCTION, bullet, question
@@ -148,7 +148,6 @@ def plain_transformer_xl(size: Size, mem_len: int, store: Store) -> Iterator[Wor
 
 
 def plain_minilm(store: Store) -> Iterator[Work]:
-    """Let the transformers library's BERT read whole episodes at every step."""
     from transformers import BertModel
 
     folder = find_model(MINILM).find("config.json").parent
@@ -186,37 +185,12 @@ def scores(plain: bool) -> Iterator[Work]:
         yield partial(scored, question(TextState(scene, inventory, "", {})) + BULLET)
 
 
-DEFAULT = {"n_envs": 16, "mem_len": 511, "n_layer": 18, "topk": 1}  # topk: tokens a step
-VALUES = {"n_envs": (1, 4, 64), "mem_len": (127, 2047), "n_layer": (1, 2, 6), "topk": (4,)}
-TINY_VALUES: dict[str, tuple[int, ...]]
-TINY_VALUES = {"n_envs": (1,), "mem_len": (3,), "n_layer": (1,), "topk": (2,)}
-
-
-def growth(quick: bool) -> Iterator[Pair]:
-    """Compare our Transformer-XL step with itself, one setting at a time another."""
-    size, default, values = WITHOUT_VOCABULARY, DEFAULT, VALUES
-    if quick:
-        size, default, values = TINY, DEFAULT | {"mem_len": 7, "n_layer": 2}, TINY_VALUES
-    plain = partial(full_steps, size, **default)
-    for name, value in [(key, value) for key in values for value in values[key]]:
-        ours = partial(full_steps, size, **(default | {name: value}))
-        note = f"plain is ours with {name}={default[name]}"
-        yield Pair(f"Transformer-XL step, {name}={value}", plain, ours, compared=0, note=note)
-
-
-def full_steps(size: Size, n_envs: int, mem_len: int, n_layer: int, topk: int) -> Iterator[Work]:
-    """Return steps of a random model with a full store."""
-    model = random_model(size._replace(n_layer=n_layer), mem_len)
-    return repeat(full_step(model, n_envs, topk)[0])
-
-
-def full_step(model: LanguageModel, n_envs: int, topk: int = 1) -> tuple[Work, KVCache]:
-    """Return a step of `topk` tokens, and the full memory that it reads."""
+def full_step(model: LanguageModel, n_envs: int) -> tuple[Work, KVCache]:
     memory = cast(KVCache, model.initial_memory(n_envs))
-    memory.open(topk)  # the values of the slots do not change the time of a step
+    memory.open(1)  # the values of the slots do not change the time of a step
     memory.ages.fill_(model.mem_len)
     is_first = torch.zeros(n_envs, dtype=torch.bool, device=model.device)
-    tokens = torch.randn(n_envs, topk, model.width, device=model.device)
+    tokens = torch.randn(n_envs, 1, model.width, device=model.device)
     return partial(model.step, tokens, memory, is_first), memory
 
 
@@ -293,8 +267,6 @@ class PlainTransformerXL:
 
 
 class PlainTextModel:
-    """The transformers library's model, one phrase at a time."""
-
     def __init__(self, published: ModelFiles) -> None:
         from transformers import AutoModelForCausalLM
 
@@ -306,7 +278,6 @@ class PlainTextModel:
     def phrase_log_probabilities(
         self, prompt: str, phrases: Sequence[str], shared: str = ""
     ) -> list[float]:
-        """Return the mean log-probability of each phrase's tokens after the prompt."""
         n_prompt = len(self.published.tokenize(prompt))
         scores = []
         for phrase in phrases:

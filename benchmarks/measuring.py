@@ -54,8 +54,6 @@ def add_threads(parser: ArgumentParser) -> None:
 
 
 class Measured(NamedTuple):
-    """Figures of a version."""
-
     ms: float  # of a piece of work, the median
     peak_mb: float  # of the process, or on a GPU of its tensors  [10^6 bytes]
     results: list[np.ndarray]  # of the first pieces of work
@@ -65,13 +63,14 @@ class Pair(NamedTuple):
     """A fast part and its straightforward version, given the same input in the same order.
 
     Attributes:
+        plain: The straightforward version; None where ours is measured alone.
         steps: The steps in a piece of work; figures are for one of them.
         compared: The first pieces of work, whose results are compared.
         note: The size, and other remarks.
     """
 
     name: str
-    plain: Version
+    plain: Version | None
     ours: Version
     steps: int = 1
     compared: int = 5
@@ -85,21 +84,21 @@ def compare(pair: Pair, threads: int, quick: bool = False) -> dict[str, Any]:
     """
     run = measure if quick else partial(in_own_process, measure)
     rounds, seconds = max(pair.compared, 1 if quick else FEWEST), 0.0 if quick else SECONDS
-    plain, ours = (
-        run(version, rounds, 0, pair.compared, threads, seconds)
-        for version in (pair.plain, pair.ours)
-    )
+    how = rounds, 0, pair.compared, threads, seconds
+    plain = None if pair.plain is None else run(pair.plain, *how)
+    ours = run(pair.ours, *how)
+    before = [] if plain is None else plain.results
     gaps = [
         float(np.abs(a.astype(np.float64) - b).max())
-        for a, b in zip(plain.results, ours.results, strict=True)
+        for a, b in zip(before, ours.results, strict=True)
     ]
     return {
         "name": pair.name,
-        "plain_ms": plain.ms / pair.steps,
+        "plain_ms": None if plain is None else plain.ms / pair.steps,
         "ours_ms": ours.ms / pair.steps,
-        "ratio": plain.ms / ours.ms,
+        "ratio": None if plain is None else plain.ms / ours.ms,
         "difference": max((math.inf if math.isnan(gap) else gap for gap in gaps), default=None),
-        "plain_mb": plain.peak_mb,
+        "plain_mb": None if plain is None else plain.peak_mb,
         "ours_mb": ours.peak_mb,
         "note": pair.note,
     }
@@ -146,7 +145,6 @@ def peak_megabytes() -> float:
 
 
 def wait_for_gpu() -> None:
-    """Wait until a GPU that this process uses has finished its work."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 

@@ -41,7 +41,6 @@ def hopfield(quick: bool) -> Iterator[Pair]:
 
 
 def cache(quick: bool) -> Iterator[Pair]:
-    """Compare with the cache holding earlier images, new ones still coming."""
     n_before = 16 if quick else 1000
     yield Pair(
         "observation cache, HELM with MiniLM",
@@ -64,7 +63,6 @@ def random_embeddings(size: Size) -> AdaptiveEmbeddings:
 
 
 def retrieving(size: Size, plain: bool) -> Iterator[Work]:
-    """Retrieve from E, or through the thin tables."""
     torch.manual_seed(0)
     projection, embeddings = random_projection(size.width, SIDE * SIDE), random_embeddings(size)
     if plain:
@@ -78,7 +76,6 @@ def retrieving(size: Size, plain: bool) -> Iterator[Work]:
 
 
 def reading(n_before: int, cached: bool) -> Iterator[Work]:
-    """Map the images of KeyCorridor to language, with or without a cache of earlier ones."""
     torch.manual_seed(0)
     embeddings = load_language_model(MINILM).embeddings
     retrieve = FrozenHopfield(random_projection(embeddings.width, SIDE * SIDE), embeddings, BETA)

@@ -43,8 +43,6 @@ TINY = Size(n_layer=2, width=32, n_head=4, inner=48, clusters=((6, 32), (10, 8))
 
 
 class RandomTransformerXL(ModelFiles):
-    """A Transformer-XL of any size, always the same random weights."""
-
     def __init__(self, size: Size) -> None:
         super().__init__(f"Transformer-XL of {size.n_layer} layers, random weights")
         self.size = size
@@ -89,7 +87,6 @@ class RandomTransformerXL(ModelFiles):
 
 
 def write_transformer_xl(folder: Path, size: Size = PUBLISHED) -> list[str]:
-    """Write a random Transformer-XL in the published layout and return the settings that use it."""
     from safetensors.torch import save_file
 
     model = RandomTransformerXL(size)

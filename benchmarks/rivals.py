@@ -33,8 +33,6 @@ SAME = ("learning_rate", "n_epochs", "gamma", "gae_lambda", "ent_coef", "device"
 
 
 class OurFeatures(BaseFeaturesExtractor):
-    """The encoder of Impala-PPO or CNN-PPO, of images or of numbers."""
-
     def __init__(self, observation_space: spaces.Space, before_lstm: bool) -> None:
         reader = ObservationPreprocessor(observation_space)
         alone = N_FEATURES_NO_MEMORY if reader.image_shape else N_FEATURES_NO_MEMORY_NO_IMAGES

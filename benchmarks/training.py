@@ -50,8 +50,8 @@ from trainers.ranks import Ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.run_folder import write_json
-from utils.settings import load_config
 
 MOST_STEPS = 10**9
 # Learners of stable-baselines3, and the agent that each is run beside.
@@ -66,8 +66,6 @@ NAMES = (*PUBLISHED, *(name for name in AGENTS.places if name not in ("CNN", "LS
 
 
 class Measured(NamedTuple):
-    """Figures of a run."""
-
     agent: str
     rate: float  # steps per second, updates included
     steady: float | None  # the same after the warm-up; None for a shorter run
@@ -112,7 +110,6 @@ def benchmark(argv: Sequence[str] | None) -> None:
 
 
 def with_rivals(names: Sequence[str]) -> list[str]:
-    """Return the names with all rivals right after the agent each is run beside."""
     beside = ((name, *(rival for rival in RIVALS if RIVALS[rival] == name)) for name in names)
     return list(dict.fromkeys(itertools.chain.from_iterable(beside)))
 
@@ -120,7 +117,6 @@ def with_rivals(names: Sequence[str]) -> list[str]:
 def report_runs(
     names: Sequence[str], settings: Sequence[str], warm_up: int, shares: bool
 ) -> list[Measured]:
-    """Train by name and print a row each."""
     table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f", GPU_MB=">9,.0f")
     runs = []
     for name in names:
@@ -133,7 +129,6 @@ def report_runs(
 
 
 def report_shares(runs: Sequence[Measured]) -> None:
-    """Print where the time went, a column for every run that was profiled."""
     profiles = {run.agent: run.shares for run in runs if run.shares}
     if not profiles:
         return
@@ -180,7 +175,6 @@ def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool
 
 
 def moments_of(run: Run) -> list[tuple[float, float]]:
-    """Return a list that will hold the steps and seconds of the run after each update."""
     moments: list[tuple[float, float]] = []
     update = run.learner.update
 
@@ -195,7 +189,6 @@ def moments_of(run: Run) -> list[tuple[float, float]]:
 
 @contextmanager
 def opened_run(settings: Sequence[str]) -> Iterator[Run]:
-    """Yield a new run of some settings, KEY=VALUE."""
     threads = f"threads={torch.get_num_threads()}"
     config = load_config(None, ["showcase_minutes=null", threads, *settings]).part(RunSettings)
     agent_class(config.model).check(config)
@@ -204,7 +197,6 @@ def opened_run(settings: Sequence[str]) -> Iterator[Run]:
 
 
 def rate_after(moments: Sequence[tuple[float, float]], warm_up: int) -> float | None:
-    """Return the steps per second from the first of the moments (steps, seconds) past a warm-up."""
     counted = np.array([moment for moment in moments if moment[0] >= warm_up])
     if len(counted) < 2:
         return None
@@ -233,8 +225,6 @@ def trained_rival(name: str, settings: Sequence[str], warm_up: int, _shares: boo
 
 
 class Memoryless(MemoryAgent):
-    """The encoder and heads of the agents with a memory."""
-
     memory_class = NoMemory
     sequential = False
 
@@ -292,8 +282,6 @@ class Clock:
         self._since = time.perf_counter()
 
     def timed(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
-        """Return the function, its time charged to a part, without that of parts within it."""
-
         def call(*arguments: Any, **options: Any) -> Any:
             self._charge()
             self._running.append(part)
@@ -319,7 +307,6 @@ class Clock:
 
 
 def seams(learner: PPO, collector: Collector) -> Iterator[tuple[Any, str, str]]:
-    """Yield a method, its owner and the part it belongs to."""
     agent = learner.agent
     yield collector.env, "step", "environments"
     yield collector, "step", "rollout storage"

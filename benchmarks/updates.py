@@ -1,9 +1,8 @@
-"""Updates beside the straightforward ones: HELM by PPO, DQN and SAC, ELLM by EllmDQN.
+"""Updates: HELM by PPO beside the straightforward one; DQN, SAC and EllmDQN alone.
 
-Plain is written as the equations read: every sample and step goes through all networks as floats,
-in PyTorch's default layout, and a network is asked again wherever its answer is needed. Both begin
-with the same weights and learn from the same steps. The difference is that of the parameters after
-the first update; with dropout there is none.
+Plain is written as the equations read: every sample goes through all networks as floats, in
+PyTorch's default layout. Both begin with the same weights and learn from the same steps. The
+difference is that of the parameters after the first update.
 
 HELM's language model has a single layer, since the update never runs it. DQN and SAC have the sizes
 of Ni et al. 2023 (arXiv:2307.03864) and 64 sequences of uniformly random actions; ELLM those of Du
@@ -11,37 +10,33 @@ et al. 2023 (arXiv:2302.06692) and steps of noise.
 """
 
 import copy
-import math
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.environments import N_ENVS
 from benchmarks.measuring import Pair, Work
 from benchmarks.random_models import TINY, Size, write_transformer_xl
 from benchmarks.training import opened_run
-from models.agent import SacAgent, SequenceBatch
+from models.agent import SequenceBatch
 from models.ellm import Ellm
-from models.memories.gpt import Gpt
 from models.observations import Observations, SentenceTable
-from trainers import losses
 from trainers.ellm_dqn import EllmDQN, NStepDqnSettings
 from trainers.frame_replay import FrameSteps
-from trainers.losses import clipped_policy_loss, gather_q, masked_mean, value_loss
+from trainers.losses import clipped_policy_loss, value_loss
 from trainers.off_policy import OffPolicyLearner
 from trainers.ppo import PPO
+from utils.given_settings import load_config
 from utils.seeding import seed_everything
-from utils.settings import load_config
 
 WIDE = Size(n_layer=1)
 ROLLOUTS_BEFORE = 2  # so that episodes no longer begin together
@@ -62,22 +57,17 @@ def flat(module: nn.Module) -> Tensor:
 
 
 def copied(network: nn.Module) -> Any:
-    """Return a copy in PyTorch's default layout."""
     return copy.deepcopy(network).to(memory_format=torch.contiguous_format)
 
 
 def learning(learner: Any, draw: Callable[[], Any]) -> Iterator[Work]:
-    """Return updates by the learner from batches that it draws."""
-
-    def update() -> Tensor:
+    def update() -> None:
         learner.learn(draw())
-        return flat(learner.agent)
 
     return repeat(update)
 
 
 def ppo(quick: bool) -> Iterator[Pair]:
-    """Compare on the images of KeyCorridor, and where no two images are the same."""
     size, n_steps = (TINY, 8) if quick else (WIDE, 128)
     for name, all_differ in (("KeyCorridor", False), ("all images differ", True)):
         yield Pair(
@@ -90,7 +80,6 @@ def ppo(quick: bool) -> Iterator[Pair]:
 
 
 def full_ppo(size: Size, n_steps: int, all_differ: bool) -> tuple[PPO, Any, Tensor]:
-    """Return PPO with a full rollout, that rollout, and orders of its samples, always the same."""
     settings = [f"n_rollout_steps={n_steps}", f"n_envs={N_ENVS}", "mem_len=16", "device=cpu"]
     with tempfile.TemporaryDirectory() as folder:
         settings += write_transformer_xl(Path(folder), size)
@@ -112,7 +101,6 @@ def full_ppo(size: Size, n_steps: int, all_differ: bool) -> tuple[PPO, Any, Tens
 
 
 def our_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
-    """Update by the learner, each time the same agent from the same rollout."""
     first, rollout, orders = full_ppo(size, n_steps, all_differ)
     before = copy.deepcopy(first.agent.state_dict())
 
@@ -128,7 +116,6 @@ def our_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
 
 
 def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
-    """Update the plain networks, each time the same ones from the same rollout."""
     learner, rollout, orders = full_ppo(size, n_steps, all_differ)
     agent: Any = learner.agent
     config, rows = learner.config, {name: getattr(rollout, name) for name in ROWS}
@@ -164,7 +151,6 @@ def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
 
 
 def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
-    """Compare the agents of the published experiments, a GPT with and without dropout."""
     n = 6 if quick else 64
     lengths = ((TMAZE, 5), (MATCH, 3)) if quick else ((TMAZE, 50), (TMAZE, 250), (MATCH, 60))
     for env, length in lengths:
@@ -180,15 +166,14 @@ def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
                 settings += f" memory_heads=1 memory_dropout={dropout} mem_len={n_steps + 1}"
             yield Pair(
                 f"{algorithm}-{model}, T={n_steps}{', dropout' if dropout else ''}",
-                partial(plain_off_policy, settings),
+                None,
                 partial(our_off_policy, settings, device),
-                compared=0 if dropout else 1,
+                compared=0,
                 note=f"{n} sequences",
             )
 
 
 def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], SequenceBatch]]:
-    """Return a learner that has seen an episode of each environment, and the draw of all."""
     with opened_run([*settings.split(), f"device={device}"]) as run:
         learner, collector = run.learner, run.collector
         assert isinstance(learner, OffPolicyLearner), "DQN and SAC are"
@@ -200,97 +185,10 @@ def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], S
 
 
 def our_off_policy(settings: str, device: str) -> Iterator[Work]:
-    """Return updates by the learner, drawing from replay included."""
     return learning(*filled(settings, device))
 
 
-def plain_off_policy(settings: str) -> Iterator[Work]:
-    """Return updates of plain networks, from the same start by the same sequences."""
-    learner, draw = filled(settings, "cpu")
-    sequences, config = draw(), cast(Any, learner.config)
-    online: Any = copy.deepcopy(learner.agent)
-    target: Any = copy.deepcopy(online).requires_grad_(False)
-    optimizer = torch.optim.Adam(online.parameters(), lr=config.learning_rate, foreach=False)
-    # The part with a target: everything, or SAC's critics.
-    is_sac = isinstance(online, SacAgent)
-    online_part, target_part = (online.critics, target.critics) if is_sac else (online, target)
-
-    def update() -> Tensor:
-        loss = (soft_loss if is_sac else q_loss)(online, target, sequences, config)
-        optimizer.zero_grad()
-        loss.backward()
-        losses.mean_grad_norm(online.parameters())  # logged
-        optimizer.step()
-        losses.follow(target_part, online_part, config.tau)
-        return flat(online)
-
-    return repeat(update)
-
-
-def q_loss(online: Any, target: Any, batch: SequenceBatch, config: Any) -> Tensor:
-    """Return the loss of double Q-learning, y = r + gamma Q'(s', argmax_a Q(s', a))."""
-    with torch.no_grad():
-        best = online.head(features_of(online, batch))[1:].argmax(-1, keepdim=True)
-        following = target.head(features_of(target, batch))[1:].gather(-1, best).squeeze(-1)
-        targets = batch.rewards + config.gamma * (1 - batch.terminated) * following
-    return error_of(online.head(features_of(online, batch)), targets, batch)
-
-
-def soft_loss(online: Any, target: Any, batch: SequenceBatch, config: Any) -> Tensor:
-    """Return the losses of SAC's critics and policy, which share their features."""
-    hidden, alpha = features_of(online, batch), config.temperature
-    with torch.no_grad():
-        probs = online.policy(hidden).softmax(-1)
-        values = torch.minimum(*target.critics(hidden))
-        following = (probs * (values - alpha * probs.clamp(min=1e-8).log())).sum(-1)[1:]
-        targets = batch.rewards + config.gamma * (1 - batch.terminated) * following
-    critic_loss = sum(error_of(values, targets, batch) for values in online.critics(hidden))
-    probs = online.policy(hidden).softmax(-1)
-    with torch.no_grad():
-        values = torch.minimum(*online.critics(hidden))
-    soft = (probs * (alpha * probs.clamp(min=1e-8).log() - values)).sum(-1)[:-1]
-    return 0.5 * critic_loss + masked_mean(soft, batch.mask)
-
-
-def error_of(values: Tensor, targets: Tensor, batch: SequenceBatch) -> Tensor:
-    """Return the mean squared error of the values of the actions taken."""
-    return masked_mean((gather_q(batch.actions, values) - targets) ** 2, batch.mask)
-
-
-def features_of(agent: Any, batch: SequenceBatch) -> Tensor:
-    """Return the features of an agent at every step.  [T+1, B, D]"""
-    embedder, shape = agent.body.embedder, batch.is_first.shape
-    shown: Any = batch.observations.shown
-    parts = []
-    if embedder.actions is not None:
-        actions = F.one_hot(batch.last_actions, agent.n_actions).float()
-        parts.append(F.relu(embedder.actions(actions.masked_fill(batch.is_first[..., None], 0))))
-    if embedder.images is None:
-        parts.append(F.relu(embedder.vectors(shown.vectors)).unflatten(0, shape))
-    else:
-        parts.append(embedder.images.of_pixels(shown.images / 255).unflatten(0, shape))
-    embedded = torch.cat(parts, dim=-1)
-    memory = agent.body.memory
-    return attended(memory, embedded) if isinstance(memory, Gpt) else memory.lstm(embedded)[0]
-
-
-def attended(gpt: Gpt, x: Tensor) -> Tensor:
-    """Return the hidden states of a GPT on whole episodes [T+1, B, F].  [T+1, B, D]"""
-    future = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
-
-    def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        scores = queries @ keys.transpose(-1, -2) / math.sqrt(queries.shape[-1])
-        return gpt.dropout(scores.masked_fill(future, -1e4).softmax(dim=-1)) @ values
-
-    hidden = gpt.dropout(gpt.enter(x.transpose(0, 1)) + gpt.positions(torch.arange(len(x))))
-    for block in gpt.blocks:
-        hidden = block(hidden, attend)
-    return gpt.norm(hidden).transpose(0, 1)
-
-
 class FrameSize(NamedTuple):
-    """The batch, frames and widths of ELLM."""
-
     n_samples: int = 64
     side: int = 84
     width: int = 512
@@ -313,22 +211,21 @@ class KnownSentences:
 
 
 def n_step(quick: bool, device: str = "cpu") -> Iterator[Pair]:
-    """Compare one update of ELLM; the floor is its products at the speed of a large one."""
+    """Measure one update of ELLM; the floor is its products at the speed of a large one."""
     size = TINY_FRAMES if quick else FrameSize()
     with FlopCounterMode(display=False) as counter:
         next(our_n_step(size))()
     floor = f"floor {counter.get_total_flops() / 1e9:.1f} GFLOP"
     yield Pair(
         f"EllmDQN-ELLM, batch {size.n_samples}",
-        partial(plain_n_step, size),
+        None,
         partial(our_n_step, size, device),
-        compared=1,
+        compared=0,
         note=f"{size.side} x {size.side} x 4, {floor}",
     )
 
 
 def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[EllmDQN, FrameSteps]:
-    """Return a learner and steps of noise on a device, always the same."""
     seed_everything(0)
     frozen: Any = KnownSentences(device)
     image = Box(0, 255, (1, size.side, size.side), np.uint8)
@@ -349,35 +246,5 @@ def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[EllmDQN, FrameStep
 
 
 def our_n_step(size: FrameSize, device: str = "cpu") -> Iterator[Work]:
-    """Return updates by the learner, the first from the same start as the plain version."""
     learner, steps = fresh_ellm(size, device)
     return learning(learner, lambda: steps)
-
-
-def plain_n_step(size: FrameSize) -> Iterator[Work]:
-    """Return updates of the plain network by gradient steps on the Huber loss."""
-    learner, steps = fresh_ellm(size)
-    online, target = copied(learner.agent), copied(learner.agent)
-    optimizer = torch.optim.Adam(online.parameters(), lr=6.25e-5)
-
-    def values(agent: Any, seen: Observations) -> Tensor:
-        maps = agent.image.convolutions(cast(Tensor, seen.images).float() / 255)
-        seen_parts = agent.image.linear(F.normalize(maps, dim=-1)), agent.text(seen.text)
-        return agent.head(F.relu(agent.trunk(torch.cat(seen_parts, dim=-1))))
-
-    def update() -> Tensor:
-        returns, discounts = losses.n_step_returns(
-            steps.rewards, steps.not_done, 0.99, torch.float16
-        )
-        with torch.no_grad():
-            best = values(online, steps.following).argmax(-1, keepdim=True)
-            ahead = values(target, steps.following).gather(-1, best).squeeze(-1)
-            targets = returns + discounts * ahead
-        chosen = values(online, steps.observations).gather(-1, steps.actions[:, None])
-        loss = F.smooth_l1_loss(chosen.squeeze(-1), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return flat(online)
-
-    return repeat(update)

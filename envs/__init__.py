@@ -31,7 +31,7 @@ from gymnasium.vector import VectorEnv
 
 from envs import any_gymnasium
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
-from envs.vector import EpisodeStatistics
+from envs.vector import FULL, EpisodeStatistics, TwinSettings, twin_if_asked
 from utils.errors import UserError, did_you_mean, told
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
@@ -41,8 +41,6 @@ EnvLike = VectorEnv | Callable[[], gymnasium.Env | VectorEnv]
 
 
 class Suite(NamedTuple):
-    """The place of a suite, and whether its rewards are scaled by default."""
-
     place: str  # a module, or a class in one: module:Class
     scale_rewards: bool = True
 
@@ -69,6 +67,7 @@ SUITES |= dict.fromkeys(
     ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"), Suite("envs.envpool_vector")
 )
 ANY = any_gymnasium.TITLE
+READS = (TwinSettings,)  # of a given object
 FALLBACK = Suite("envs.any_gymnasium")
 _given: dict[str, EnvLike] = {}  # by their names in settings
 
@@ -95,7 +94,6 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
 
 
 def scales_rewards(name: str) -> bool:
-    """Return whether the published experiments with an environment scale its rewards."""
     return _find_suite(name).scale_rewards
 
 
@@ -139,7 +137,6 @@ def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None =
 
 
 def number_names(name: str, metadata: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the names of the numbers in an environment's vectors, none if it has none."""
     own = getattr(pkgutil.resolve_name(_find_suite(name).place), "NUMBER_NAMES", ())
     return [str(each) for each in (metadata or {}).get(NUMBER_NAMES, own)]
 
@@ -149,8 +146,6 @@ def picture_legend(name: str) -> str:
 
 
 class Suites(Registry):
-    """The suites, by the beginnings of their environments' names."""
-
     def known_as(self, name: str) -> str | None:
         """Return the key of the suite that has an environment; None if there is none.
 
@@ -224,15 +219,19 @@ def is_given_vector(name: str) -> bool:
     return isinstance(_given.get(name), VectorEnv)
 
 
-def make(config: Config, seed: int) -> VectorEnv:
-    """Return the given environments, or those made by the given function, after first steps."""
+def make(config: TwinSettings, seed: int) -> VectorEnv:
     given_env = _given[config.env]
     made = _made(given_env)
     if not isinstance(made, VectorEnv):
         made.close()
-        make_one = functools.partial(_made, given_env)
+        make_one = twin_if_asked(functools.partial(_made, given_env), config)
         has_mask = any_gymnasium.check_first_steps(make_one, config.env)
         return any_gymnasium.vector_of(make_one, config.n_envs, seed, has_mask=has_mask)
+    if config.observability == FULL:
+        raise UserError(
+            "observability: a vector environment that is given has no twin. Give a function that "
+            "makes one environment, or leave observability at partial"
+        )
     if made.num_envs != config.n_envs:
         raise UserError(
             f"env: a vector environment of {made.num_envs} where {config.n_envs} are needed. Give "
@@ -252,7 +251,6 @@ def _name_of(env: EnvLike) -> str:
 
 
 def _made(env: Any) -> Any:
-    """Return a given vector environment, or the environment or vector that a function makes."""
     try:
         made = env() if callable(env) and not isinstance(env, VectorEnv) else env
     except (Exception, SystemExit) as error:  # whatever its author did

@@ -5,8 +5,9 @@ imported, from the current folder or where Python looks, as in `gymnasium.make`.
 and actions are converted where they enter (`envs/spaces.py`).
 
 Its `metadata` may hold "action_names" and "number_names". A method `cue()` tells analyses the thing
-shown now that is to be remembered, a number from 0 on, or None. A run resumes to the bit where
-`reset(seed=...)` and the actions decide all that happens in an episode.
+shown now that is to be remembered, a number from 0 on, or None; `show_cue(observation)` returns an
+observation with it, which makes the twin. A run resumes to the bit where `reset(seed=...)` and the
+actions decide all that happens in an episode.
 """
 
 import functools
@@ -31,9 +32,10 @@ from gymnasium.wrappers import AtariPreprocessing
 
 from envs.episodes import MakeOne, SingleEnvs, as_fault
 from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text
+from envs.vector import TwinSettings, twin_if_asked
 from utils.errors import EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
-from utils.settings import Config, setting
+from utils.settings import setting
 from utils.user_modules import advice, import_module, is_environment_package, search
 
 TITLE = "any other environment of Gymnasium"
@@ -54,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class GymnasiumSettings(Config):
+class GymnasiumSettings(TwinSettings):
     title = TITLE
 
     env_args: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
@@ -76,12 +78,10 @@ READS = (GymnasiumSettings,)
 
 
 def names() -> list[str]:
-    """Return the ids registered with Gymnasium so far, the newest version of each first."""
     return sorted(gymnasium.registry, reverse=True)
 
 
 def knows(name: str) -> bool:
-    """Return whether a name is a registered id, or names a module that may register it."""
     return ":" in name or name.startswith(ATARI) or name in gymnasium.registry
 
 
@@ -111,13 +111,12 @@ def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
         UserError: the environment cannot be made, fails in its first steps, or has spaces that
             agents do not know.
     """
-    make_one = _maker(config, **drawn)
+    make_one = twin_if_asked(_maker(config, **drawn), config)
     has_mask = check_first_steps(make_one, config.env)
     return vector_of(make_one, config.n_envs, seed, config.env_processes, has_mask)
 
 
 def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
-    """Return environments that are drawn, where they can be."""
     why_not = why_not_drawn(_maker(config), _maker(config, **DRAWN))
     if why_not is None:
         return make(config, seed, **DRAWN)
@@ -154,7 +153,6 @@ def vector_of(
 
 
 def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
-    """Return a function that makes one environment, here or in another process."""
     for name in CHOSEN_HERE.intersection(config.env_args):
         raise UserError(f"env_args: {name} is chosen by the program. Leave it out")
     arguments = config.env_args | drawn
@@ -171,7 +169,6 @@ def _preprocessed(spec: EnvSpec, **arguments: Any) -> gymnasium.Env:
 
 
 def _hint(module_name: str, env_id: str) -> str:
-    """Return a hint for a module that was imported and does not register an id."""
     top = module_name.partition(".")[0]
     places = ((spec.id, spec.entry_point) for spec in gymnasium.registry.values())
     own = [known for known, place in places if _package_of(place) == top]
@@ -184,7 +181,6 @@ def _hint(module_name: str, env_id: str) -> str:
 
 
 def _package_of(entry_point: Any) -> str:
-    """Return the package of an environment's class, or of its name as a text."""
     module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
     return re.split("[.:]", module)[0]
 
@@ -257,6 +253,7 @@ def _play(env: Converted | ConvertedVector) -> None:
 @contextmanager
 def _tried(name: str) -> Iterator[None]:
     """Tell the errors of an environment in one line; no random stream of this process moves."""
+    are_enabled = torch.is_grad_enabled()
     try:
         with warnings.catch_warnings(action="ignore"), _random_streams_kept():
             yield
@@ -266,11 +263,16 @@ def _tried(name: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # whatever its author did
         raise failure(name, error) from error
-    if (dtype := torch.get_default_dtype()) is not torch.float32:
-        raise UserError(
-            f"env: '{name}' sets torch's default dtype to {dtype}, and networks would take it. "
-            "Let it give a dtype to its own tensors alone"
-        )
+    for what, now, ours in (
+        ("default dtype", torch.get_default_dtype(), torch.float32),
+        ("default device", torch.get_default_device(), torch.device("cpu")),
+        ("gradients", torch.is_grad_enabled(), are_enabled),
+    ):
+        if now != ours:
+            raise UserError(
+                f"env: '{name}' sets torch's {what} to {now}, and networks would take it. "
+                "Let it change its own tensors alone"
+            )
 
 
 def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:

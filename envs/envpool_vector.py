@@ -54,7 +54,6 @@ def open_pool(task_id: str, seeds: list[int], **options: Any) -> Any:
 
 
 def pool_tasks() -> list[str]:
-    """Return the names of all tasks EnvPool knows, or none where EnvPool cannot be imported."""
     try:
         return list(_import_envpool().list_all_envs())
     except ImportError:

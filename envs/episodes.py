@@ -103,7 +103,6 @@ def _hashed(words: np.ndarray, constants: np.ndarray) -> np.ndarray:
 
 
 def checksum(shown: Any, so_far: int = 0) -> int:
-    """Return a checksum of arrays, numbers and text, alone or in dictionaries and sequences."""
     if isinstance(shown, dict):
         shown = list(shown.items())
     if isinstance(shown, list | tuple) or (isinstance(shown, np.ndarray) and shown.dtype == object):

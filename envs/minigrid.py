@@ -5,7 +5,8 @@ EnvPool plays the same rules much faster but shows symbols only, so both paths s
 drawn here: a tile's pixels depend on nothing but its (object, colour, state) and on the agent.
 
 A mission, a sentence that names the task, is shown beside the image where it is asked for. On
-BabyAI, where missions differ from episode to episode, it is shown by default.
+BabyAI, where missions differ from episode to episode, it is shown by default. In the twin of a
+Memory task the agent seems to carry the object that it is to remember.
 """
 
 import contextlib
@@ -22,7 +23,8 @@ from gymnasium.vector import VectorEnv
 
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
 from envs.episodes import SingleEnvs
-from utils.settings import Config, setting
+from envs.vector import FULL, Twin, TwinSettings
+from utils.settings import setting
 
 VIEW = 7
 TILE = 8
@@ -53,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class MissionSettings(Config):
+class MissionSettings(TwinSettings):
     title = "MiniGrid and BabyAI"
 
     minigrid_missions: bool | None = setting(
@@ -71,8 +73,9 @@ def names() -> list[str]:
 
 
 def make(config: MissionSettings, seed: int) -> VectorEnv:
-    """Return environments by EnvPool, or by Gymnasium where it lacks the task or missions show."""
-    if config.minigrid_missions or config.env.startswith(BABYAI):
+    """Return environments by EnvPool, or by Gymnasium for what EnvPool lacks: missions, twins."""
+    is_lacking = config.minigrid_missions or config.observability == FULL
+    if is_lacking or config.env.startswith(BABYAI):
         return make_drawn(config, seed)
     if config.env in pool_tasks():
         return make_by_envpool(config.env, config.n_envs, seed)
@@ -84,7 +87,7 @@ def make_drawn(config: MissionSettings, seed: int) -> VectorEnv:
     """Return environments that can draw their whole grid; EnvPool's cannot."""
     is_babyai = config.env.startswith(BABYAI)
     with_missions = is_babyai if config.minigrid_missions is None else config.minigrid_missions
-    make_one = functools.partial(_make_drawn, config.env, with_missions)
+    make_one = functools.partial(_make_drawn, config, with_missions)
     return SingleEnvs(make_one, config.n_envs, seed)
 
 
@@ -140,13 +143,15 @@ def tile_table() -> np.ndarray:
     return tiles.reshape(-1, 3, TILE, TILE).view(np.uint64)[..., 0]
 
 
-def _make_drawn(env_id: str, with_missions: bool) -> gymnasium.Env:
+def _make_drawn(config: MissionSettings, with_missions: bool) -> gymnasium.Env:
     import minigrid  # noqa: F401  (registers its environments with Gymnasium)
 
-    env = gymnasium.make(env_id, disable_env_checker=True, render_mode="rgb_array")
+    env = gymnasium.make(config.env, disable_env_checker=True, render_mode="rgb_array")
     env.get_wrapper_attr("unwrapped").tile_size = OVERVIEW_TILE
-    if env_id.startswith(MEMORY):
+    if config.env.startswith(MEMORY):
         env = ShownObject(env)
+    if config.observability == FULL:
+        env = Twin(env)
 
     def show(observation: dict[str, Any]) -> Any:
         image = draw(observation["image"][None])[0]
@@ -164,6 +169,13 @@ class ShownObject(gymnasium.Wrapper):
         world: Any = self.unwrapped
         place = 1, world.height // 2 - 1
         return int(world.grid.get(*place).type == "key") if world.agent_sees(*place) else None
+
+    def show_cue(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """Return an observation in which the agent seems to carry the object; it never can."""
+        world: Any = self.unwrapped
+        symbols = observation["image"].copy()
+        symbols[AGENT_CELL] = world.grid.get(1, world.height // 2 - 1).encode()
+        return observation | {"image": symbols}
 
 
 class SilentReset(gymnasium.Wrapper):

@@ -126,7 +126,6 @@ class CaptionBatches:
 
 
 def _phrase(view: np.ndarray, place: tuple[int, ...]) -> str:
-    """Name the thing in one cell, as in "a locked red door"."""
     kind, colour, state = (int(number) for number in view[place])
     noun = KINDS[kind]
     if noun == "lava":
@@ -210,7 +209,6 @@ def _random_kinds(n: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def _episode(env: gymnasium.Env, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yield the views of a new layout, played for a while."""
     observation, _ = env.reset()
     yield observation["image"]
     for action in generator.choice(len(ACTIONS), EPISODE, p=ACTIONS):

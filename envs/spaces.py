@@ -206,12 +206,10 @@ def _let_reset_in_same_step(env: VectorEnv) -> None:
 
 
 def _parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
-    """Return the parts of a dictionary by their keys, none of another space."""
     return dict(space.spaces) if isinstance(space, spaces.Dict) else {}
 
 
 def _with_mask(space: spaces.Space, shown: Any, mask: Any) -> dict[str, Any]:
-    """Return an observation of a space, or the space itself, with a mask as one more part."""
     parts = shown if isinstance(space, spaces.Dict) else {"observation": shown}
     return {**parts, ACTION_MASK: mask}
 
@@ -402,7 +400,6 @@ def _leaves(space: spaces.Space, name: str = "") -> Iterator[tuple[str, spaces.S
 
 
 def _seen(space: spaces.Space, path: tuple[str, ...]) -> Conversion:
-    """Return how a part of an observation is seen, given the keys that lead to it."""
     if path == (ACTION_MASK,):
         if not isinstance(space, spaces.Box | spaces.MultiBinary) or len(space.shape) != 1:
             raise _unseen(space, path, ". Give a bool, or 0 or 1, for each action")

@@ -9,7 +9,8 @@ so that it has to look for itself. An episode has L + 1 + 2 * o steps.
     r_t = -1 / L if x_t < t - o else 0    for t < T: a price for being behind the fastest way
     r_T = 1 if y_T is the goal's side, else 0
 
-A perfect agent gets 1, the best without a memory 0.5 in the mean.
+A perfect agent gets 1, the best without a memory 0.5 in the mean. The twin shows the goal's side
+everywhere, at the end in the place of y.
 """
 
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium.spaces import Box
 
-from envs.vector import NOT_SHOWN, NumpyVectorEnv
-from utils.settings import Config, setting
+from envs.vector import FULL, NOT_SHOWN, NumpyVectorEnv, TwinSettings
+from utils.settings import setting
 
 # By name: how many steps beside the oracle (x = 0) an episode begins.
 ORACLE_DISTANCES = {"TMazePassive-v0": 0, "TMazeActive-v0": 1}
@@ -35,7 +36,7 @@ MOST_COLUMNS = 31  # of a picture; a longer corridor is shown to scale
 
 
 @dataclass(frozen=True)
-class LengthSettings(Config):
+class LengthSettings(TwinSettings):
     """The setting of all tasks of Ni et al.: T-Maze, Visual Match and Key-to-Door.
 
     T-Maze and Visual Match ask how far an agent can remember, Key-to-Door how far it can assign
@@ -56,7 +57,9 @@ READS = (LengthSettings,)
 
 
 def make(config: LengthSettings, seed: int) -> "TMazeVectorEnv":
-    return TMazeVectorEnv(config.n_envs, seed, config.length, ORACLE_DISTANCES[config.env])
+    env = TMazeVectorEnv(config.n_envs, seed, config.length, ORACLE_DISTANCES[config.env])
+    env.is_twin = config.observability == FULL
+    return env
 
 
 class TMazeVectorEnv(NumpyVectorEnv):
@@ -116,11 +119,13 @@ class TMazeVectorEnv(NumpyVectorEnv):
 
     def cues(self) -> np.ndarray:
         """Return the goal's side where it is shown, 0 for the lower and 1 for the upper.  [N]"""
-        return np.where(self._sees_side, self._goal_sides > 0, NOT_SHOWN)
+        return np.where(self._sees_side | self.is_twin, self._goal_sides > 0, NOT_SHOWN)
 
     def observe(self, rows: np.ndarray) -> np.ndarray:
         shown = self._looks[self._cells[rows]]
         shown[:, 1] += self._sees_side[rows] * self._goal_sides[rows]
+        if self.is_twin:
+            shown[:, 1] = self._goal_sides[rows]
         return shown
 
     def render(self) -> tuple[np.ndarray, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from envs.episodes import episode_seed
 from envs.t_maze import LengthSettings
-from envs.vector import NOT_SHOWN, NumpyVectorEnv
+from envs.vector import FULL, NOT_SHOWN, NumpyVectorEnv
 from utils.settings import setting
 
 N_ROWS, N_COLUMNS, VIEW = 7, 11, 5
@@ -117,7 +117,8 @@ class ThreePhases(NumpyVectorEnv):
 
     Actions: north, south, west, east; a move into an obstacle does nothing. An apple is
     back 21 steps after it was taken. An episode succeeds if it is paid in its last phase. The
-    observation is one colour per cell, the agent in the centre.  [3, 5, 5]
+    observation is one colour per cell, the agent in the centre.  [3, 5, 5] In the twin the agent
+    itself shows what is to be remembered, in the colour of its sign or of its key.
     The second phase has `length` steps, L; the last begins with the agent at `last_start`.
     """
 
@@ -148,6 +149,10 @@ class ThreePhases(NumpyVectorEnv):
     def positions(self) -> np.ndarray:
         """Where each agent is on its board, (row, column).  [N, 2]"""
         return np.stack(np.divmod(self._cells, WIDTH), 1) - PADDING
+
+    @abstractmethod
+    def carried(self, rows: np.ndarray) -> np.ndarray:
+        """Return the kind of cell that each agent is to remember, 0 for none.  [R]"""
 
     @abstractmethod
     def react(self, entered: np.ndarray) -> None:
@@ -190,6 +195,9 @@ class ThreePhases(NumpyVectorEnv):
         centres = self._board_begins(rows) + self._cells[rows]
         kinds = self._flat_boards[centres[:, None] + WINDOW]  # [R, 25]
         kinds[:, CENTRE] = IN_CENTRE[kinds[:, CENTRE]]
+        if self.is_twin:
+            carried = self.carried(rows)
+            kinds[:, CENTRE] = np.where(carried, carried, kinds[:, CENTRE])
         images = COLOUR_PLANES.take(kinds, axis=1).swapaxes(0, 1)  # [3, R, 25] -> [R, 3, 25]
         return images.reshape(len(rows), 3, VIEW, VIEW)
 
@@ -287,7 +295,9 @@ class VisualMatchVectorEnv(ThreePhases):
 
     @classmethod
     def make(cls, config: VisualMatchSettings, seed: int) -> "VisualMatchVectorEnv":
-        return cls(config.n_envs, seed, config.length, config.door_order)
+        env = cls(config.n_envs, seed, config.length, config.door_order)
+        env.is_twin = config.observability == FULL
+        return env
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
         draws = self.draw(generator)
@@ -318,10 +328,13 @@ class VisualMatchVectorEnv(ThreePhases):
         if np.count_nonzero(is_door):
             self._boards[np.flatnonzero(is_door)[:, None], LAST_PHASE, DOOR_NUMBERS] = Cell.FREE
 
+    def carried(self, rows: np.ndarray) -> np.ndarray:
+        return self._boards[rows, FIRST_PHASE].max(1)  # its sign
+
     def cues(self) -> np.ndarray:
         """Return the colour of the sign, 0 to 2, where an agent stands before it.  [N]"""
-        colours = self._boards[:, FIRST_PHASE].max(1).astype(np.int64) - int(Cell.RED_SIGN)
-        return np.where(self._phases == FIRST_PHASE, colours, NOT_SHOWN)
+        colours = self.carried(self._rows).astype(np.int64) - int(Cell.RED_SIGN)
+        return np.where((self._phases == FIRST_PHASE) | self.is_twin, colours, NOT_SHOWN)
 
 
 KEY_BOARDS = np.stack(
@@ -340,8 +353,6 @@ INDICATOR_NUMBER, DOOR_NUMBER = cell_number((0, 5)), cell_number((1, 5))
 
 
 class KeyDraws(NamedTuple):
-    """All that is random in an episode of Key-to-Door, cells as (row, column)."""
-
     apple_cells: np.ndarray
     key_cell: np.ndarray
     player_cell: np.ndarray
@@ -364,7 +375,9 @@ class KeyToDoorVectorEnv(ThreePhases):
 
     @classmethod
     def make(cls, config: LengthSettings, seed: int) -> "KeyToDoorVectorEnv":
-        return cls(config.n_envs, seed, config.length)
+        env = cls(config.n_envs, seed, config.length)
+        env.is_twin = config.observability == FULL
+        return env
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
         draws = KeyDraws(
@@ -385,7 +398,11 @@ class KeyToDoorVectorEnv(ThreePhases):
         self._boards[:, FIRST_PHASE, INDICATOR_NUMBER] = indicators
         self._boards[has_key, LAST_PHASE, DOOR_NUMBER] = Cell.UNLOCKED
 
+    def carried(self, rows: np.ndarray) -> np.ndarray:
+        is_left = (self._boards[rows, FIRST_PHASE] == Cell.KEY).any(1)
+        return np.where(is_left, Cell.FREE, Cell.KEY)
+
     def cues(self) -> np.ndarray:
         """Return whether the key has been taken, 0 or 1, where an agent is in its room.  [N]"""
-        is_taken = ~(self._boards[:, FIRST_PHASE] == Cell.KEY).any(1)
-        return np.where(self._phases == FIRST_PHASE, is_taken, NOT_SHOWN)
+        is_taken = self.carried(self._rows) == Cell.KEY
+        return np.where((self._phases == FIRST_PHASE) | self.is_twin, is_taken, NOT_SHOWN)

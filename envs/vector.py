@@ -3,7 +3,8 @@
 An environment that can play episodes again has `running()`, the running episodes, and
 `replay(running, actions) -> bool` (envs/episodes.py). If it has `state_dict()` and
 `load_state_dict(state)`, too, they hold all that outlasts episodes. An exception of an environment
-is told in one line. A cue, which an agent has to remember, is told to analyses, never to an agent.
+is told in one line. A cue, which an agent has to remember, is told to analyses; agents see it at
+every step in the environment's twin alone.
 """
 
 import itertools
@@ -12,6 +13,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, cast
 
@@ -25,6 +27,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from envs.episodes import (
     FIRST_ENV,
+    MakeOne,
     Options,
     ResetResult,
     StepResult,
@@ -35,11 +38,13 @@ from envs.episodes import (
 )
 from envs.spaces import shown
 from utils.errors import UserError
+from utils.settings import Config, setting
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
 STEPS_UNTIL_FORGOTTEN = 1_000  # actions of ended episodes are kept so long
 
 NOT_SHOWN = -1
+FULL = "full"
 # Of N environments: an array [N, ...], or several by name, those of text holding objects.
 Shown = np.ndarray | dict[str, np.ndarray]
 
@@ -57,7 +62,6 @@ def final_observations(shown: Shown, rows: Iterable[int]) -> np.ndarray:
 
 
 def put(shown: Shown, rows: np.ndarray, fresh: Shown) -> None:
-    """Put the new observations of the given environments in their places."""
     if isinstance(shown, dict):
         assert isinstance(fresh, dict), "an environment shows the same kinds always"
         for name, values in shown.items():
@@ -72,10 +76,12 @@ class NumpyVectorEnv(VectorEnv):
     A subclass has `begin` for one environment, `advance` and `observe` for all. Every episode draws
     from a generator of its own (envs/episodes.py). Observations are uint8 images of `image_shape`
     (C, H, W), or of another `observation_space`. Where `has_success` is true, an episode succeeds
-    or fails, and `succeeded` tells which.
+    or fails, and `succeeded` tells which. With `is_twin`, `observe` shows at every step what is to
+    be remembered, where a subclass has a twin.
     """
 
     has_success = False
+    is_twin = False
 
     def __init__(
         self,
@@ -191,7 +197,6 @@ class NumpyVectorEnv(VectorEnv):
             self.begin(row, self._generators[row])
 
     def _go_to(self, rows: np.ndarray, episodes: Sequence[int]) -> None:
-        """Let these be the next episodes of some environments."""
         for row, episode in zip(rows.tolist(), episodes, strict=True):
             self._episodes[row] = episode - 1
             self._following[row] = episode_generators(self._seed, self._first_env + row, episode)
@@ -303,6 +308,46 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         except (Exception, SystemExit) as error:  # whatever its author did
             step = f" (vector step {self._n_steps:,} of this process)"
             raise as_fault(error, f"env: '{self.name}': ", step) from error
+
+
+@dataclass(frozen=True)
+class TwinSettings(Config):
+    title = "environments with a twin"
+
+    observability: str = setting(
+        "full: the environment's twin, which shows at every step what is to be remembered",
+        choices=("partial", FULL),
+        default="partial",
+    )
+
+
+class Twin(gymnasium.Wrapper):
+    """A single environment that shows at every step what is to be remembered, in the same space.
+
+    Its method `show_cue(observation)` returns an observation with that in it.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        if not env.has_wrapper_attr("show_cue"):
+            raise UserError(
+                f"observability: {type(env.unwrapped).__name__} has no twin: no method "
+                "show_cue(observation), which puts the cue into an observation. Write one "
+                "(docs/extending.md), choose another env, or leave observability at partial"
+            )
+        self._show_cue = env.get_wrapper_attr("show_cue")
+
+    def reset(self, **options: Any) -> ResetResult:
+        observation, info = self.env.reset(**options)
+        return self._show_cue(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, *others = self.env.step(action)
+        return self._show_cue(observation), *others
+
+
+def twin_if_asked(make_one: MakeOne, config: TwinSettings) -> MakeOne:
+    return (lambda: Twin(make_one())) if config.observability == FULL else make_one
 
 
 def cues_of(env: VectorEnv) -> np.ndarray | None:

@@ -10,7 +10,7 @@ from gymnasium.spaces import Discrete, Space
 from models.agent import Agent
 from utils.errors import UserError
 from utils.settings import Config, OwnRegistry
-from utils.user_modules import is_named, making
+from utils.user_modules import is_named, telling
 
 # Names of the papers that say how an agent learns, too: agent and algorithm.
 PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
@@ -82,7 +82,7 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
     if not isinstance(action_space, Discrete):
         raise UserError(f"env: agents act in a Discrete space, and {config.env} has {action_space}")
     kind = agent_class(config.model)
-    with making("model", config.model):
+    with telling(config):
         if config.algorithm in FROM_REPLAY:
             networks = importlib.import_module("models.q_networks")
             agent = networks.build_from_replay(config, observation_space, action_space, kind)
@@ -92,7 +92,6 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
 
 
 def validate_config(config: Config) -> list[str]:
-    """Return a message where the configured algorithm cannot train the agent."""
     key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
     if algorithm != config.algorithm:
         return [

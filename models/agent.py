@@ -7,10 +7,11 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
@@ -36,6 +37,12 @@ class TensorMemory:
     """A memory of one tensor [N, ...], of width 0 for an agent without memory."""
 
     state: Tensor
+
+    def before(self, is_first: Tensor) -> Tensor:
+        """Return the state, with zeros for the episodes that begin.  [N, ...]"""
+        if not is_first.is_cuda and not is_first.any():  # on a GPU, asking would make the host wait
+            return self.state
+        return self.state.masked_fill(is_first.view(-1, *[1] * (self.state.ndim - 1)), 0)
 
     def copy(self) -> "TensorMemory":
         return copy.deepcopy(self)
@@ -230,7 +237,6 @@ class Agent(nn.Module, ABC):
         return None
 
     def metrics(self) -> dict[str, float]:
-        """Return values to log, always under the same names."""
         return {} if self._frozen is None else self._frozen.metrics()
 
     def fingerprints(self) -> dict[str, str]:
@@ -343,7 +349,6 @@ class Torso(nn.Module, ABC):
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]: ...
 
     def memory_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the network that reads the sequence."""
         return []
 
     def fingerprints(self) -> dict[str, str]:
@@ -369,6 +374,37 @@ def sample_actions(probabilities: Tensor) -> Tensor:
             "no action can be drawn: the agent's probabilities are not finite numbers, "
             "its weights have grown too large"
         ) from None
+
+
+class RandomAgent(Agent):
+    """Every action with the same probability: the chance level of `eval.py --random`."""
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        super().__init__()
+        self.reader = ObservationPreprocessor(observation_space)
+        n_actions = int(cast(Discrete, action_space).n)
+        self.logits = nn.Parameter(torch.zeros(n_actions), requires_grad=False)
+
+    def initial_memory(self, n_envs: int) -> TensorMemory:
+        return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
+
+    def act(
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        n_envs, masks = percept.n_envs, percept.observations.action_masks
+        all_log_probs = self.logits.log_softmax(-1).expand(n_envs, -1)
+        actions = torch.multinomial(all_log_probs[0].exp(), n_envs, replacement=True)
+        if masks is not None:
+            all_log_probs = (masks / masks.sum(-1, keepdim=True)).log()
+            actions = torch.multinomial(all_log_probs.exp(), 1).squeeze(-1)
+        zeros = torch.zeros(n_envs, device=self.device)
+        return Step(
+            actions,
+            context=zeros[:, None][:, :0],
+            log_probs=all_log_probs.gather(-1, actions[:, None]).squeeze(-1),
+            values=zeros,
+            all_log_probs=all_log_probs,
+        )
 
 
 class OffPolicyAgent(Agent):

@@ -1,25 +1,22 @@
-"""The baselines of HELM: an encoder with a trained memory or none, and chance."""
+"""The baselines of HELM: an encoder with a trained memory or none."""
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete, Space
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from models.agent import (
-    ActorCriticAgent,
-    Agent,
-    Batch,
-    Evaluation,
-    Followed,
-    Memory,
-    Step,
-    TensorMemory,
+from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
+from models.encoders import (
+    LARGE,
+    SMALL,
+    ActorCritic,
+    EncoderSettings,
+    build_encoder,
+    configured_reader,
 )
-from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder, configured_reader
-from models.heads import ActorCritic
 from models.memories import (
     Ffm,
     Gpt,
@@ -35,7 +32,7 @@ from models.memories import (
     NoMemory,
     TrainedMemory,
 )
-from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
+from models.observations import AgentInput, ObservationBatch, Observations
 from utils.settings import Part
 
 N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES = (
@@ -70,7 +67,6 @@ class MemoryAgent(ActorCriticAgent):
         self.heads = ActorCritic(self.memory.width, int(action_space.n))
 
     def encoder_width(self, config: Any) -> int:
-        """Return the width of the features of observations that the memory reads."""
         return config.memory_width
 
     def initial_memory(self, n_envs: int) -> Memory:
@@ -184,34 +180,3 @@ class GptAgent(MemoryAgent):
 
 class GTrXLAgent(GptAgent):
     memory_class = GTrXL
-
-
-class RandomAgent(Agent):
-    """Every action with the same probability: the chance level of `eval.py --random`."""
-
-    def __init__(self, observation_space: Space, action_space: Space) -> None:
-        super().__init__()
-        self.reader = ObservationPreprocessor(observation_space)
-        n_actions = int(cast(Discrete, action_space).n)
-        self.logits = nn.Parameter(torch.zeros(n_actions), requires_grad=False)
-
-    def initial_memory(self, n_envs: int) -> TensorMemory:
-        return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
-
-    def act(
-        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
-    ) -> Step:
-        n_envs, masks = percept.n_envs, percept.observations.action_masks
-        all_log_probs = self.logits.log_softmax(-1).expand(n_envs, -1)
-        actions = torch.multinomial(all_log_probs[0].exp(), n_envs, replacement=True)
-        if masks is not None:
-            all_log_probs = (masks / masks.sum(-1, keepdim=True)).log()
-            actions = torch.multinomial(all_log_probs.exp(), 1).squeeze(-1)
-        zeros = torch.zeros(n_envs, device=self.device)
-        return Step(
-            actions,
-            context=zeros[:, None][:, :0],
-            log_probs=all_log_probs.gather(-1, actions[:, None]).squeeze(-1),
-            values=zeros,
-            all_log_probs=all_log_probs,
-        )

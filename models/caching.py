@@ -235,7 +235,6 @@ class ObservationCache:
             self._rows[key] = row
 
     def _grow(self, row: int, n_rows: int, result: Tensor) -> Tensor:
-        """Return the table, doubled if it has no such row yet."""
         if self._table is None:
             self._table = result.new_empty((min(FIRST_ROWS, n_rows), *result.shape))
         elif row >= len(self._table):

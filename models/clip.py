@@ -178,7 +178,6 @@ class Preprocessing:
         return (images - mean) / std
 
     def _scaled(self, height: int, width: int) -> tuple[int, int]:
-        """Return the sides of the smallest image that covers the encoder's."""
         if self.squash:
             return self.size
         if self.size[0] * width >= self.size[1] * height:
@@ -291,7 +290,6 @@ def _strings_of_clip(tokenizer: Any) -> list[str]:
 
 @contextmanager
 def _without_logging() -> Iterator[None]:
-    """Keep open_clip's messages off the terminal."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

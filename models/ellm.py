@@ -16,8 +16,13 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Memory, Step, TensorMemory
 from models.caching import to_float01
-from models.encoders import Kernels, fitting_kernels, strided_convolutions
-from models.heads import DuelingQ, initialise_orthogonal
+from models.encoders import (
+    DuelingQ,
+    Kernels,
+    fitting_kernels,
+    initialise_orthogonal,
+    strided_convolutions,
+)
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import (
     SentenceFeatures,
@@ -178,7 +183,6 @@ class Ellm(Agent):
         return {} if self.text is None else self.text.frozen.fingerprints()
 
     def _branches(self, shown: Observations) -> Iterator[tuple[str, nn.Module, Tensor | None]]:
-        """Yield the present branches with their inputs, in the order they are joined."""
         branches: dict[str, nn.Module | None] = {
             "images": self.image,
             "text": self.text,

@@ -61,8 +61,6 @@ class ViewEncoder(nn.Module):
 
 
 class GridClip(ImageTextEncoder):
-    """A trained view encoder beside the frozen sentence encoder of its space."""
-
     name = NAME
     width = WIDTH
 
@@ -122,7 +120,6 @@ def train_grid_clip(batches: Batches, seed: int, progress: bool = True) -> GridC
 def train_view_encoder(
     batches: Batches, loss: "ContrastiveLoss", seed: int, progress: bool = True
 ) -> ViewEncoder:
-    """Return a view encoder after one step on each batch."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         views = ViewEncoder()

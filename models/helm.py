@@ -29,10 +29,9 @@ from torch.nn import functional as F
 from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
 from models.caching import ObservationCache
 from models.clip import ClipSettings, check_encoder, configured_encoder
-from models.encoders import EncoderSettings, build_encoder, configured_reader
-from models.heads import ActorCritic
+from models.encoders import ActorCritic, EncoderSettings, build_encoder, configured_reader
+from models.language import LanguageModel
 from models.language.kv_cache import EpisodeMemory
-from models.language.language_model import LanguageModel
 from models.language.load import LanguageModelSettings, describe_language_model, load_language_model
 from models.observation_to_language import (
     ClipProjection,
@@ -65,8 +64,6 @@ from utils.settings import Part, setting
 
 @dataclass(frozen=True)
 class TextSettings(Part):
-    """The readers of an observation's texts."""
-
     title = "language model"
 
     text_reader: str = setting(
@@ -465,7 +462,6 @@ def configured_text(
 def observed_by_encoder(
     config: TextSettings, reader: ObservationPreprocessor
 ) -> ObservationPreprocessor:
-    """Return the reader of the trained networks beside a memory."""
     if config.text_reader != "memory":
         return reader
     beside = copy.copy(reader)  # it still reads texts for the memory

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.caching import to_float01
-from models.encoders import BLOCK_SIZE, ImageTextEncoder
-from models.heads import AnyModule
+from models.encoders import BLOCK_SIZE, AnyModule, ImageTextEncoder
 from models.language.layers import TokenEmbeddings
 from models.observations import Observations
 from utils.running_statistics import Moments

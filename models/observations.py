@@ -37,7 +37,6 @@ class Observations(NamedTuple):
     last_step: Tensor | None = None
 
     def map(self, function: Callable[..., Tensor], *others: "Observations") -> "Observations":
-        """Apply a function to every present kind, together with the same kind of others."""
         kinds = zip(self, *others, strict=True)
         return Observations(*(None if kind[0] is None else function(*kind) for kind in kinds))
 
@@ -45,7 +44,6 @@ class Observations(NamedTuple):
         return {name: kind for name, kind in self._asdict().items() if kind is not None}
 
     def any(self) -> Tensor:
-        """Return a present kind, to read N, device and the like from."""
         return next(kind for kind in self if kind is not None)
 
 
@@ -69,7 +67,6 @@ class ObservationBatch:
         return ObservationBatch(self.stored, rows, self.found)
 
     def picked(self, stored: Tensor) -> Tensor:
-        """Return this batch's rows of a tensor with a row for each stored one."""
         return stored if self.rows is None else stored[self.rows]
 
     @property
@@ -104,7 +101,6 @@ class ObservationBatch:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether they lie on a GPU, where counting would make the host wait."""
         return self.stored.any().is_cuda
 
 
@@ -128,7 +124,6 @@ class AgentInput(NamedTuple):
 
     @classmethod
     def first(cls, observations: Observations) -> "AgentInput":
-        """Return the percept of episodes that all begin."""
         shown = observations.any()
         is_first = torch.ones(len(shown), dtype=torch.bool, device=shown.device)
         return cls(
@@ -292,7 +287,6 @@ class SentenceTable:
         return len(self._texts)
 
     def items(self, begin: int = 0) -> Iterable[tuple[int, str]]:
-        """Return numbers and sentences from one on, in the order they were met."""
         return itertools.islice(self._texts.items(), begin, None)
 
     def numbers(self, texts: Iterable[Any]) -> list[int]:

@@ -28,8 +28,7 @@ from models.agent import (
     TwinQ,
 )
 from models.caching import encoded_once, to_float01
-from models.encoders import SmallImpalaCNN, configured_reader
-from models.heads import uniform_mlp
+from models.encoders import SmallImpalaCNN, configured_reader, uniform_mlp
 from models.helm import LanguageMemory, observed_by_encoder
 from models.memories import TrainedMemory
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
@@ -112,7 +111,6 @@ class InputEmbedder(nn.Module):
         return self._joined(last_actions, observations.last_step, self.by_kind(observations))
 
     def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        """Return the embeddings of B observations, each kind's on its own."""
         images = None if self.images is None else self.images.learn(observations)
         return self._kinds(images, observations)
 
@@ -166,7 +164,6 @@ class RecurrentTorso(Torso):
         return remembered, remembered[:, :0]
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
-        """Read sequences, each from an empty memory."""
         shape = sequences.is_first.shape
         nothing = self.memory.context(self.memory.initial(shape[1]), sequences.is_first[0])
         no_starts = torch.zeros(shape, dtype=torch.bool)  # after the first, known to the host

@@ -34,16 +34,12 @@ Reader = TypeVar("Reader")
 
 
 class Batches(Protocol):
-    """A known number of batches."""
-
     def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
 
     def __len__(self) -> int: ...
 
 
 class TileNetwork(nn.Module):
-    """Compares each tile with learned patterns, adds its position, and looks at its neighbours."""
-
     def __init__(self, n_kinds: int, n_features: int = 64) -> None:
         super().__init__()
         self.patterns = nn.Conv2d(3, n_features, TILE, stride=TILE)
@@ -168,7 +164,6 @@ def load_reader(path: Path, build: Callable[[Any], Reader], setting: str, progra
 
 
 def save_reader(state: dict[str, Any], path: Path) -> Path:
-    """Write a trained small network, whole or not at all, and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         save_tensors(state, file)

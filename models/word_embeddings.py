@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from models.clip import ClipSettings
 from models.encoders import DATA_FOLDER, ImageTextEncoder
+from models.language import LanguageModel
 from models.language.files import ModelFiles
-from models.language.language_model import LanguageModel
 from models.language.load import LanguageModelSettings
 from utils.errors import UserError
 from utils.files import atomic_write, file_lock
@@ -133,7 +133,6 @@ class PromptEmbeddings:
         return digest.hexdigest()
 
     def write(self, path: Path) -> None:
-        """Write the file with its checksum, whole or not at all."""
         arrays: dict[str, Any] = vars(self) | {CHECKSUM: np.array(self.checksum())}
         content = io.BytesIO()  # NumPy cannot end a file that no more fits into
         np.savez(content, **arrays)
@@ -141,7 +140,6 @@ class PromptEmbeddings:
             file.write(content.getbuffer())
 
     def agrees(self, other: "PromptEmbeddings") -> bool:
-        """Return whether both are of the same models, words and prompts."""
         differing = {"embeddings", "versions"}
         return all(
             np.array_equal(value, getattr(other, name))
@@ -210,7 +208,6 @@ def configured_file(config: EmbeddingsSettings) -> Path:
 
 
 def _what_to_do(config: EmbeddingsSettings) -> str:
-    """Return the command that makes the right file."""
     words = [*cli_command("prepare_embeddings.py"), "--suite", suite_of(config.env)]
     words += ["--clip-encoder", config.clip_encoder]
     if config.clip_pretrained != "openai":
@@ -272,7 +269,6 @@ def _is_up_to_date(path: Path, plan: PromptEmbeddings) -> bool:
 
 
 def _plan(encoder: ImageTextEncoder, language_model: ModelFiles, suite: str) -> PromptEmbeddings:
-    """Return the file's content without the embeddings."""
     shared = shared_vocabulary(encoder.vocabulary, language_model.vocabulary())
     if not shared:
         raise UserError(f"{encoder.name} and {language_model.name} have no word in common")

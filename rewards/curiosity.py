@@ -20,15 +20,13 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Transitions
 from models.caching import to_float01
-from models.encoders import SmallImpalaCNN
-from models.heads import initialise_orthogonal
+from models.encoders import SmallImpalaCNN, initialise_orthogonal
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import load_moments, moments, with_moments
 from utils.settings import OwnRegistry, Part, setting
-from utils.user_modules import making
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
@@ -186,7 +184,6 @@ class Curiosity(ABC):
 
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
-        """Return a line for each pair of settings that cannot both hold."""
         problems = []
         if config.curiosity_weight == config.task_reward_weight == 0:
             problems.append(
@@ -275,7 +272,6 @@ class Curiosity(ABC):
         self.statistics.load_state_dict(state["statistics"])
 
     def _parts(self, n_steps: int, n_parts: int, device: torch.device) -> tuple[Tensor, ...]:
-        """Return the row numbers of B steps in random parts, none of them empty."""
         n_parts = min(n_parts, n_steps)
         order = torch.randperm(n_steps) if n_parts > 1 else torch.arange(n_steps)
         return order.to(device).tensor_split(n_parts)
@@ -487,8 +483,6 @@ class Dynamics(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Linear layers with ReLUs between them, behind convolutions for features (C, H, W)."""
-
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
         super().__init__()
         self.convolutions: SmallImpalaCNN | None = None
@@ -522,10 +516,9 @@ def build_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | No
         )
     shapes = {name: tuple(each.shape[1:]) for name, each in example.items()}
     n_batches = config.curiosity_batches or (config.n_batches if config.algorithm == "PPO" else 1)
-    with making("curiosity", config.curiosity):
-        fresh = kind.networks_for(config, shapes, n_actions)
-        networks = {name: network.to(agent.device) for name, network in fresh.items()}
-        return kind(config, networks, features_of, n_batches)
+    fresh = kind.networks_for(config, shapes, n_actions)
+    networks = {name: network.to(agent.device) for name, network in fresh.items()}
+    return kind(config, networks, features_of, n_batches)
 
 
 class FeatureReader:
@@ -563,7 +556,6 @@ class FeatureReader:
 
 
 def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
-    """Return one empty observation, and its context if features are of the memory."""
     reader, device = agent.reader, agent.device
     images = vectors = text = None
     if reader.image_shape is not None:

@@ -117,7 +117,6 @@ NEEDS = {
 
 
 def validate_config(config: GoalSettings) -> list[str]:
-    """Return a line for each pair of settings of goals that cannot both hold."""
     task = config.single_task
     lines = [
         f"{name}: it is read with {needed} alone, and {needed} is null. Add {needed}=..., or leave "

@@ -91,8 +91,6 @@ class StepOutcome(NamedTuple):
 
 
 class GoalReward(NamedTuple):
-    """The goal that a step reached, its reward, and whether that completed a task."""
-
     goal: str | None = None
     reward: float = 0.0
     completed: bool = False
@@ -102,8 +100,6 @@ NOTHING = GoalReward()
 
 
 class Episode(ABC):
-    """The goals of one environment in the course of an episode, and their payment."""
-
     goals: Collection[str] = ()
     has_success = False
 
@@ -116,11 +112,9 @@ class Episode(ABC):
         return situation
 
     def wanted(self, suggested: Sequence[str]) -> Collection[str]:
-        """Return the goals where these are suggested."""
         return tuple(suggested)
 
     def look(self, situation: TextState, suggested: Sequence[str]) -> None:
-        """Set the goals of the next action."""
         self.goals = self.wanted(suggested)
 
     @abstractmethod

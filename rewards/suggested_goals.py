@@ -52,7 +52,6 @@ class Similarity:
         return SAME_TEXT if self._encoder is None else self._encoder.fingerprint
 
     def best(self, phrase: str, goals: Collection[str]) -> tuple[str | None, float]:
-        """Return the goal most similar to a phrase, the first of equals, and the similarity."""
         if phrase in goals:  # similarity 1, known without the encoder
             return phrase, 1.0
         if self._encoder is None or not goals:  # unequal texts are not alike without an encoder

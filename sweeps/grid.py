@@ -21,6 +21,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from utils.errors import UserError, did_you_mean, raise_all, raise_any
+from utils.given_settings import (
+    SEVERAL,
+    Override,
+    default_settings,
+    file_settings,
+    given_by_file,
+    load_config,
+    override,
+    own_classes,
+)
 from utils.run_folder import (
     default_run_id,
     folder_of,
@@ -30,16 +40,8 @@ from utils.run_folder import (
     locked,
 )
 from utils.settings import (
-    SEVERAL,
     Config,
-    Override,
     all_settings,
-    default_settings,
-    file_settings,
-    given_by_file,
-    load_config,
-    override,
-    own_classes,
     read_settings,
     settings_index,
     settings_without_effect,
@@ -87,7 +89,6 @@ class Run:
 
 
 def read_sources(files: Sequence[Path], agents: Collection[str] = ()) -> list[Source]:
-    """Return the settings of files, in their order, and of these agents only if some are named."""
     of_files = raise_all(*(partial(_sources_of, file) for file in files))
     sources = [*itertools.chain(*of_files)] if files else [Source("", None, [])]
     problems: list[str] = []
@@ -219,7 +220,6 @@ def check_runs(runs: Sequence[Run], check: Callable[[Config], None]) -> None:
 
 
 def swept_settings(runs: Iterable[Run]) -> list[str]:
-    """Return the settings that differ among runs of one agent in one environment, seeds aside."""
     first: dict[tuple[str, str], Config] = {}
     found: set[str] = set()
     names: dict[str, None] = {}

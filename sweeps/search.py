@@ -25,16 +25,13 @@ from analysis.run_data import Table, aligned, read_progress, read_run, write_csv
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, Jobs, State
 from utils.errors import UserError, did_you_mean, escape, raise_all, raise_any
+from utils.given_settings import Override, given_by_file, load_config, override
 from utils.run_folder import EXPERIMENTS, SETTINGS, write_json
 from utils.settings import (
     Config,
-    Override,
     all_settings,
     checked,
-    given_by_file,
     installed,
-    load_config,
-    override,
     settings_without_effect,
     shortened,
     shown,
@@ -98,7 +95,6 @@ class Space(NamedTuple):
         return load_config([*self.fixed, *drawn], self.overrides)
 
     def corners(self) -> list[Config]:
-        """Return the settings with every choice of parts, all else at its lowest or first."""
         values = {
             name: [each.low] if isinstance(each, Range) else each.values
             for name, each in self.dimensions.items()
@@ -116,7 +112,6 @@ class Space(NamedTuple):
 
 
 def read_space(file: Path | None, texts: Iterable[str]) -> Space:
-    """Return the ranges and settings of a file and of KEY=VALUE texts, which replace the file's."""
     given = {each.name: each for each in given_by_file(file)}
     space, problems = Space({}, {}, [], []), list[str]()
     for text in texts:

@@ -1,17 +1,20 @@
 """Small settings, spaces, percepts and rollouts for tests of agents and learners."""
 
 import dataclasses
+from contextlib import nullcontext
 
 import numpy as np
+import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
 from models import AGENTS, agent_class
 from models.observations import AgentInput, Observations
+from tests import runs
 from trainers.collector import Collector
 from trainers.ppo import PPO
 from trainers.rollout import Rollout
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 BY_PPO = [name for name in AGENTS.places if not agent_class(name).algorithms]  # DQN and SAC, too
 SMALL = {"n_envs": 3, "n_rollout_steps": 10, "n_epochs": 2, "n_batches": 3, "n_steps": 60}
@@ -67,3 +70,24 @@ def golden_rollout(arrays, context):
     rollout.continues.copy_(~ends)
     rollout.bootstrap, rollout.n_stored = arrays["last_values"], n_steps
     return rollout
+
+
+def assert_precisions(built, module, monkeypatch):
+    """Assert that bfloat16 updates train, and that float32's are those of a plain learner.
+
+    `built` returns a learner with the given settings, and a batch; `module` is the learner's.
+    """
+
+    def trained(**changes):
+        learner, batch = built(**changes)
+        losses = [learner.learn(batch)["train/critic_loss"].item() for _ in range(12)]
+        return losses, dict(learner.agent.state_dict())
+
+    plain = losses, _ = trained()
+    coarse, parameters = trained(update_dtype="bfloat16")
+    assert coarse[-1] < 0.8 * coarse[0]
+    assert coarse[0] == pytest.approx(losses[0], rel=0.05)
+    assert coarse != losses
+    assert {each.dtype for each in parameters.values()} == {torch.float32}
+    monkeypatch.setattr(module, "reduced_precision", lambda *_: nullcontext())
+    assert runs.same(trained(), plain)

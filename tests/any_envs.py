@@ -71,6 +71,26 @@ class Unseeded(Sampled):
         return self.observation_space.sample()
 
 
+class Cued(Sampled):
+    """Shows a side in its first step, as the first of two numbers; both are random later."""
+
+    def cue(self):
+        return self.side if self.n_steps == 0 else None
+
+    def show_cue(self, observation):
+        return np.array([self.side, observation[1]])
+
+    def _look(self):
+        shown = super()._look()
+        if self.n_steps == 0:
+            self.side = int(self.np_random.integers(2))
+            shown[0] = self.side
+        return shown
+
+
+gymnasium.register("Cued-v0", f"{__name__}:Cued")
+
+
 class Masked(gymnasium.Env):
     """Allows some of four actions, others at each step, and raises an error at all others.
 

@@ -41,6 +41,15 @@ def pytest_configure(config):
     baselines.N_FEATURES_NO_MEMORY = 64  # as published, each checkpoint of a CNN takes up to 137 MB
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the cases of a test as slow that its mark `quick` does not name."""
+    for item in items:
+        mark = item.get_closest_marker("quick")
+        if mark and item.callspec.id not in mark.args:
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_data_folder(tmp_path_factory):
     """Keep the user's data and cache folders among those of the tests."""

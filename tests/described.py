@@ -37,8 +37,10 @@ class SilentVectorEnv(NumpyVectorEnv):
         self._scene, self._steps = np.zeros(n_envs, np.int64), np.zeros(n_envs, np.int64)
         self._table = np.zeros(n_envs, np.int64)
         self._held = np.zeros((n_envs, len(ITEMS)), np.int64)
+        self._dice = [None] * n_envs
 
     def begin(self, row, generator):
+        self._dice[row] = generator
         self._scene[row] = generator.integers(len(SCENES))
         self._steps[row] = self._table[row] = self._held[row] = 0
 
@@ -75,7 +77,7 @@ class SilentVectorEnv(NumpyVectorEnv):
             held[0] -= 1
         self._table[row] |= changed and name == "place crafting table"
         succeeded = changed or (name == "attack tree" and "tree" in scene)
-        self._scene[row] = self._generators[row].integers(len(SCENES))
+        self._scene[row] = self._dice[row].integers(len(SCENES))
         return name, succeeded, changed, self._seen(row)
 
     def _seen(self, row):

@@ -82,6 +82,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b" ")
             time.sleep(0.05)
 
+    def grumble(self):
+        self._begin(503, {"Retry-After": "nan"})
+        for _ in range(20):
+            self.wfile.write(b"at length ")
+            time.sleep(0.05)
+
     def away(self):
         self._begin(302, {"Location": f"{self.server.turns.url}/elsewhere"})
 

@@ -32,6 +32,7 @@ ELLM |= {"replay_capacity": 60}
 
 CNN, HELM, HELMV2, SHELM = ({"model": name} for name in ("CNN", "HELM", "HELMv2", "SHELM"))
 LSTM = {"model": "LSTM", "memory_width": 8}
+ECHO = {"model": "tests.echo:MyAgent", "memory_width": 8, "echoes": 2}
 GPT = {"model": "GPT", "memory_width": 8, "memory_heads": 2, "mem_len": 8}
 GTRXL = GPT | {"model": "GTrXL"}
 GRU, MIN_GRU, LRU, FFM = (LSTM | {"model": name} for name in ("GRU", "MinGRU", "LRU", "FFM"))
@@ -47,6 +48,7 @@ TOLD_OF_CRAFTER = {"env": "CrafterText-v0", "crafter_length": 20, "suggester": "
 TOLD_OF_CRAFTER |= {"suggester_model": "decoder", "suggester_cache": "answers.sqlite"}
 MASKED = {"env": "tests.any_envs:Masked-v0"}
 MASKED_IN_INFO = MASKED | {"env_args": '{"told": "info"}'}
+TWIN = {"observability": "full"}
 LAST_STEP = {"last_action_input": "true", "last_reward_input": "true"}
 SUBGOALS = {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"}
 CURIOUS = {"curiosity_width": 8, "curiosity_weight": 0.5}
@@ -74,7 +76,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO FFM": PPO | FFM,
     "PPO mLSTM": PPO | MLSTM | {"env": "CartPole-v1"},
     "PPO GTrXL": PPO | GTRXL | {"memory_layers": 2},
-    "PPO GPT, POPGym": PPO | GPT | {"env": "popgym-RepeatPreviousEasy-v0"},
+    "PPO GPT, a twin of POPGym": PPO | GPT | TWIN | {"env": "popgym-RepeatPreviousEasy-v0"},
     "PPO GPT of learned positions": PPO | GPT | MISSIONS | READS | {"memory_positions": "learned"},
     "PPO CNN, forbidden actions": PPO | CNN | MASKED,
     "PPO GPT, forbidden actions, its last step": PPO | GPT | MASKED_IN_INFO | LAST_STEP,
@@ -87,9 +89,12 @@ ROWS: dict[str, dict[str, Any]] = {
     | MISSIONS
     | READS
     | {"text_reader": "both", "text_tokens": 2, "mem_len": 8},
+    "PPO HELM of a decoder": PPO | HELM | {"language_model": "decoder", "mem_len": 8},
     "PPO HELMv2": PPO | HELMV2,
     "PPO SHELM": PPO | SHELM,
     "PPO SHELM reads": PPO | SHELM | MISSIONS | {"text_reader": "memory", "mem_len": 8},
+    "PPO, a user's memory": PPO | ECHO,
+    "DQN, a user's memory": DQN | ECHO,
     "DQN CNN, suggested goals": DQN | CNN | SUGGESTED | {"suggester": "oracle"},
     "DQN LSTM": DQN | LSTM | {"replay_capacity": 60},
     "DQN LSTM of windows, a task": DQN | LSTM | GOALS | SUBGOALS | {"context_length": 5},
@@ -107,7 +112,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "SAC CNN, NovelD": SAC | CNN | CURIOUS | {"curiosity": "NovelD", "task_reward_weight": 0},
     "SAC LSTM": SAC | LSTM | {"learn_temperature": "true"},
     "SAC LSTM, forbidden actions": SAC | LSTM | MASKED | {"learn_temperature": "true"},
-    "SAC mLSTM": SAC | MLSTM,
+    "SAC mLSTM, a twin": SAC | MLSTM | TWIN,
     "SAC GPT": SAC | GPT | {"freeze_critic": "false"},
     "SAC HELM, a house": SAC | HELM | HOUSE | READS | {"text_reader": "memory", "mem_len": 8},
     "SAC HELMv2": SAC | HELMV2 | MAZE,

@@ -36,6 +36,7 @@ def collect(name, lengths):
     return collector.learner, collect_rollout(collector)
 
 
+@pytest.mark.quick("LSTM-True", "GPT-True", "HELM-True")
 @pytest.mark.parametrize("bootstrap_truncated", [False, True])
 @pytest.mark.parametrize("name", BY_PPO)
 def test_a_new_episode_knows_nothing_of_the_last(name, bootstrap_truncated, monkeypatch):
@@ -92,6 +93,7 @@ def test_looking_ahead_leaves_the_memory_and_agrees_with_acting(name):
         assert torch.equal(chosen, acted.log_probs)
 
 
+@pytest.mark.quick("LSTM", "HELM")
 @pytest.mark.parametrize("name", BY_PPO)
 def test_the_first_minibatch_meets_the_policy_that_acted(name):
     # Episodes within rollouts, across two, and longer than a memory is.
@@ -112,19 +114,7 @@ def test_the_first_minibatch_meets_the_policy_that_acted(name):
         assert rollout.sequences.before.max() == 6
 
 
-@pytest.mark.parametrize("name", BY_PPO)
-def test_a_saved_agent_acts_as_its_original(name, tmp_path):
-    agent, (_, other) = collect(name, LENGTHS)[0].agent, build(name)
-    torch.save(agent.state_dict(), tmp_path / "agent.pt")
-    other.load_state_dict(torch.load(tmp_path / "agent.pt", weights_only=True))
-    seen = percept(random_images(3), torch.ones(3, dtype=torch.bool))
-    one, another = (
-        each.eval().act(seen, each.initial_memory(3), deterministic=True) for each in (agent, other)
-    )
-    assert torch.equal(one.all_log_probs, another.all_log_probs)
-    assert torch.equal(one.values, another.values)
-
-
+@pytest.mark.quick("CNN", "LSTM", "HELM")
 @pytest.mark.parametrize("name", BY_PPO)
 def test_an_update_changes_what_is_trained_and_nothing_else(name):
     learner, _ = collect(name, LENGTHS)
@@ -208,6 +198,7 @@ def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
     assert sharp == pytest.approx(0, abs=1e-3)
 
 
+@pytest.mark.quick("GPT")
 @pytest.mark.parametrize("name", ["CNN", "LSTM", "GPT", "HELM"])
 def test_masks_and_last_steps_are_learned_from_as_they_were_acted_on(name):
     tiny = tiny_settings(name) | {"env": "tests.any_envs:Masked-v0", "n_rollout_steps": 8}

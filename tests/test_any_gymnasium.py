@@ -27,7 +27,8 @@ from tests import runs
 from tests.any_envs import SPACES, Masked, Sampled
 from utils.errors import EnvFault, UserError
 from utils.files import folder_name
-from utils.settings import load_config, read_settings
+from utils.given_settings import load_config
+from utils.settings import read_settings
 
 HERE = "tests.any_envs"
 
@@ -287,6 +288,7 @@ def mine(in_empty_folder, monkeypatch):
     gymnasium.registry.pop("Mine-v0")
 
 
+@pytest.mark.slow
 def test_the_pages_environment_is_trained_in_and_played_from_the_current_folder(mine):
     settings = runs.PPO | runs.CNN | {"env": mine, "env_args": '{"length": 3}', "n_steps": 32}
     folder = runs.train_row("a", settings)

@@ -27,12 +27,10 @@ def counted(*values):
             yield partial(torch.full, (2,), float(value))
 
 
-@pytest.mark.parametrize(
-    "name", ["minilm", "bfloat16", "hopfield", "cache", "update", "off-policy", "n-step"]
-)
+@pytest.mark.parametrize("name", ["minilm", "bfloat16", "hopfield", "cache", "update"])
 def test_ours_does_what_the_plain_version_does(name):
     figures = [compare(pair, threads=1, quick=True) for pair in benchmarks.pairs(name, quick=True)]
-    compared = [row["difference"] for row in figures if "dropout" not in row["name"]]
+    compared = [row["difference"] for row in figures]
     # Single parameters with next to no gradient may go either way: Adam divides by it.
     assert max(compared) < {"bfloat16": 0.1, "update": 1e-3}.get(name, 1e-4)
 
@@ -50,12 +48,12 @@ def test_results_of_the_same_work_are_compared():
 
 def test_the_program_prints_its_tables_and_writes_them(tmp_path, capsys):
     path = tmp_path / "figures.json"
-    options = ["--quick", "--threads", "1", "--only", "hopfield", "growth", "--json", str(path)]
+    options = ["--quick", "--threads", "1", "--only", "hopfield", "n-step", "--json", str(path)]
     assert benchmarks.main(options) == 0
     figures = json.loads(path.read_text())
-    settings = [f"Transformer-XL step, {name}" for name in ("n_envs=1", "mem_len=3", "n_layer=1")]
-    names = ["FrozenHopfield, 16 tokens", *settings, "Transformer-XL step, topk=2"]
+    names = ["FrozenHopfield, 16 tokens", "EllmDQN-ELLM, batch 4"]  # one beside nothing
     assert [row["name"] for row in figures["parts"]] == names
+    assert figures["parts"][1]["ratio"] is None
     printed = capsys.readouterr().out
     assert str(figures["machine"]["torch"]) in printed
     assert "FrozenHopfield, 16 tokens" in printed

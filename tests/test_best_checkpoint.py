@@ -11,7 +11,6 @@ import torch
 from models import build_agent
 from tests.agents import small_config, spaces
 from tests.counting import CountingEnv
-from trainers import train as run_module
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.collector import Collector
 from trainers.evaluation import Episode
@@ -53,6 +52,7 @@ def train(folder, scores, **how):
     return load_checkpoint(folder / BEST)["env_steps"] / ROLLOUT, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", [[1, 3, 2], [3, 3, 2], [3, 2, 3], [-50, -27, -30], [2, 1, 0]])
 def test_the_best_agent_is_the_newest_with_the_highest_mean_of_100_episodes(tmp_path, scores):
     rollout, run = train(tmp_path, scores)
@@ -60,6 +60,7 @@ def test_the_best_agent_is_the_newest_with_the_highest_mean_of_100_episodes(tmp_
     assert run.best_return == max(scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scores", "length", "best", "best_return"),
     [
@@ -123,34 +124,6 @@ def test_the_published_mean_return_is_padded_with_zeros(tmp_path):
     columns = ("rollout/return_mean", "rollout/return_mean_padded", "rollout/n_episodes")
     found = [[row[name] for name in columns] for row in rows(tmp_path)]
     assert found == [["8.0", "2.0", "1"], ["8.0", "8.0", "5"]]
-
-
-def test_the_time_of_a_run_holds_its_pauses(tmp_path, monkeypatch):
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(run_module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-
-    class Slow:
-        def follow(self, transition):
-            pass
-
-        def media(self, is_last):
-            clock.now += 60.0
-            return {}
-
-    original = PPO.update
-
-    def update(self, progress):
-        clock.now += 2.0
-        return original(self, progress)
-
-    monkeypatch.setattr(PPO, "update", update)
-    run = run_of([1, 1], showcase=Slow())
-    run.seconds = 1000.0  # of an earlier part
-    clock.now = 500.0  # until here the environments were made
-    run.train(tmp_path)
-    assert run.seconds == 1000 + 2 * (2 + 60)
-    assert [row["time/seconds"] for row in rows(tmp_path)] == ["1002.0", "1064.0"]
-    assert {row["time/steps_per_second"] for row in rows(tmp_path)} == {str(ROLLOUT / 2)}
 
 
 @pytest.mark.parametrize(

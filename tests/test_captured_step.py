@@ -54,6 +54,7 @@ def assert_read_alike(model, monkeypatch, recorded, n_new=1):
     return found
 
 
+@pytest.mark.quick("transformer_xl-1-6", "bert-3-6")
 @pytest.mark.parametrize("mem_len", [1, 6, 40])
 @pytest.mark.parametrize("n_new", [1, 3])
 def test_the_recorded_step_reads_what_the_plain_one_reads(folder, mem_len, n_new, monkeypatch):
@@ -115,6 +116,7 @@ def refusing(work):
     raise RuntimeError("no graphs here\nand a long story")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recorded", "reason"),
     [

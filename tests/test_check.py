@@ -124,6 +124,7 @@ def checked(capsys, name, settings):
     return status, out.splitlines(), errors
 
 
+@pytest.mark.quick("LSTM")
 @pytest.mark.parametrize("name", [*BY_PPO, "tests.test_check:Right", "tests.test_check:RightAgent"])
 def test_ours_are_right_and_nothing_is_written(name, in_empty_folder, capsys):
     status, lines, _ = checked(capsys, name, SMALL)
@@ -132,6 +133,7 @@ def test_ours_are_right_and_nothing_is_written(name, in_empty_folder, capsys):
     assert not list(in_empty_folder.iterdir())
 
 
+@pytest.mark.quick("twice", "no reset", "not saved")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_by_the_check_that_is_for_it(fault, capsys):
     status, lines, told = checked(capsys, f"tests.test_check:{named(fault)}", SMALL)
@@ -142,6 +144,7 @@ def test_each_fault_is_found_by_the_check_that_is_for_it(fault, capsys):
     assert f"{title} fails: {FAULTS[fault].__doc__}" in told
 
 
+@pytest.mark.slow
 def test_a_run_is_checked_and_an_agent_without_memory_and_evaluate_is_refused(
     in_empty_folder, capsys
 ):

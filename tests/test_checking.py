@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 import main as main_program
 from envs.any_gymnasium import checked_vector, vector_of
-from envs.spaces import adapt_action_space, adapt_observation_space
+from envs.spaces import adapt_observation_space
 from envs.vector import EpisodeStatistics
 from tests.any_envs import SPACES, Late, Sampled
 from utils.errors import EnvFault, UserError
@@ -36,20 +36,6 @@ def test_a_batch_is_converted_as_one_by_one(kind):
     found = list(iterate(batch_space(conversion.space, 3), whole))
     assert all(conversion.space.contains(each) for each in singles)
     tree_map(np.testing.assert_array_equal, found, singles)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Discrete(3, start=5),
-        spaces.MultiDiscrete(np.array([[2], [3]]), start=np.array([[0], [5]])),
-    ],
-)
-def test_actions_are_converted_as_one_by_one(space):
-    conversion = adapt_action_space(space)
-    singles = [conversion.convert(action) for action in range(conversion.space.n)]
-    np.testing.assert_array_equal(conversion.convert(np.arange(conversion.space.n)), singles)
-    assert all(space.contains(each) for each in singles)
 
 
 @pytest.mark.parametrize("kind", ["nested", "image, channels last", "vector"])

@@ -14,7 +14,8 @@ from models import agent_class
 from models.agent import Agent
 from tests.golden_data import GOLDEN
 from trainers.build import LEARNERS
-from utils.settings import CONFIGS, default_settings, load_config, read_settings
+from utils.given_settings import CONFIGS, default_settings, load_config
+from utils.settings import read_settings
 
 with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}
@@ -144,6 +145,7 @@ def test_a_memory_task_has_its_published_budget_and_networks(row, model):
     assert {key: getattr(config, key) for key in expected} == expected
 
 
+@pytest.mark.slow
 def test_the_list_shows_every_file_and_marks_the_mem_len_that_the_released_code_ignored(capsys):
     assert main.main(["--list-configs"]) == 0
     printed = capsys.readouterr().out

@@ -73,6 +73,7 @@ def test_who_knows_every_tile_says_what_the_world_says():
     assert n_asleep > 5
 
 
+@pytest.mark.slow
 def test_everything_that_can_be_in_view_is_learned_from():
     found = np.zeros(N_KINDS, dtype=int)
     for _, tiles in TiledFrameBatches(3, 12):

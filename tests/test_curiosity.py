@@ -166,6 +166,7 @@ def test_the_papers_icm_learns_which_action_was_taken_and_what_comes_of_it():
 STEPS = st.lists(st.tuples(st.booleans(), *[st.integers(0, 3)] * 2), min_size=2)
 
 
+@pytest.mark.slow
 @given(STEPS, st.integers(0, 9))
 def test_noveld_can_pay_the_first_visit_in_an_episode_alone(course, cut):
     """Each step of two environments: whether an episode begins, its first number, the next."""

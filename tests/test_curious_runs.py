@@ -117,6 +117,7 @@ def command(run_id, **changes):
     return [*runs.words_of(settings), f"--run-id={run_id}"]
 
 
+@pytest.mark.slow
 def test_the_statistics_of_episodes_are_of_the_environments_own_rewards(in_empty_folder):
     for name, weight in (("alone", 0), ("beside", 1)):
         changes = {"task_reward_weight": weight, "curiosity_weight": 1e-9, "learning_rate": 0}

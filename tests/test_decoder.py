@@ -75,6 +75,7 @@ def windowed(plain, ids, n_new, window, last_position):
     return hidden[:, n_new - 1 :: n_new]
 
 
+@pytest.mark.quick("gpt2-1", "llama-2", "mamba-1")
 @pytest.mark.parametrize("n_new", [1, 2, 3])
 @pytest.mark.parametrize("name", [*DECODERS, "mamba"])
 def test_episodes_agree_with_recomputing_their_whole_context(decoders, name, n_new):
@@ -86,6 +87,7 @@ def test_episodes_agree_with_recomputing_their_whole_context(decoders, name, n_n
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.quick("llama-4-1", "llama-30-3")
 @pytest.mark.parametrize(("mem_len", "n_new"), [(1, 1), (4, 1), (4, 2), (4, 3), (30, 1), (30, 3)])
 @pytest.mark.parametrize("name", EVERYTHING_IN_SIGHT)
 def test_the_oldest_tokens_leave_the_window(decoders, name, mem_len, n_new):
@@ -115,6 +117,7 @@ def test_attention_is_the_librarys_own(decoders, name):
     torch.testing.assert_close(found[..., 3:], expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.quick("llama")
 @pytest.mark.parametrize("name", [*DECODERS, "mamba"])
 def test_fewer_layers_are_the_first_ones_and_are_fed_the_librarys_embeddings(decoders, name):
     n_positions = N_POSITIONS if name == "gpt2" else None

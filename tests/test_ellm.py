@@ -1,7 +1,6 @@
 """ELLM and EllmDQN against the original: features, values, targets, gradients, parameters."""
 
 import dataclasses
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -10,12 +9,13 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 
 from models.ellm import Ellm
 from models.observations import AgentInput, Observations, SentenceTable, SentenceVectors
-from tests import golden_data, runs
+from tests import golden_data
+from tests.agents import assert_precisions
 from trainers import ellm_dqn
 from trainers.ellm_dqn import EllmDQN
 from trainers.frame_replay import FrameSteps
 from trainers.losses import double_q_targets, n_step_returns
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 OUR_NAMES = {
     **{f"image.conv{n}.": f"image.convolutions.{2 * n}." for n in range(3)},
@@ -185,20 +185,10 @@ def test_the_frames_an_agent_remembers_are_the_originals_stack(arrays):
             assert (memory.state[1] == frame).all()
 
 
-def trained(arrays, **changes):
-    """Return the losses of gradient steps on one batch, and the parameters after them."""
-    learner = EllmDQN(config_of(arrays, learning_rate=1e-3, **changes), agent_of(arrays))
-    steps = steps_of(arrays, 0, learner.agent)
-    losses = [learner.learn(steps)["train/critic_loss"].item() for _ in range(12)]
-    return losses, dict(learner.agent.state_dict())
-
-
+@pytest.mark.slow
 def test_updates_in_float32_are_unchanged_and_in_bfloat16_train(arrays, monkeypatch):
-    losses, parameters = trained(arrays)
-    coarse, others = trained(arrays, update_dtype="bfloat16")
-    assert coarse[-1] < 0.8 * coarse[0]
-    assert coarse[0] == pytest.approx(losses[0], rel=0.05)
-    assert coarse != losses
-    assert {each.dtype for each in others.values()} == {torch.float32}
-    monkeypatch.setattr(ellm_dqn, "reduced_precision", lambda *_: nullcontext())
-    assert runs.same(trained(arrays), (losses, parameters))
+    def built(**changes):
+        learner = EllmDQN(config_of(arrays, learning_rate=1e-3, **changes), agent_of(arrays))
+        return learner, steps_of(arrays, 0, learner.agent)
+
+    assert_precisions(built, ellm_dqn, monkeypatch)

@@ -11,13 +11,13 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Se
 from models import build_agent
 from models.caching import to_float01
 from models.encoders import (
+    ActorCritic,
     EncoderSettings,
     JointEncoder,
     SmallImpalaCNN,
     VectorEncoder,
     build_encoder,
 )
-from models.heads import ActorCritic
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import DEFAULT_ENCODER
 from tests import golden_data
@@ -128,6 +128,7 @@ def test_what_cannot_be_seen_is_refused_in_one_line(space, why):
         build_encoder(ObservationPreprocessor(space), SETTINGS, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["HELMv2", "SHELM"])
 def test_a_language_model_behind_clip_is_given_images_or_refused(model):
     config = small_config(model=model, **tiny_settings(model))

@@ -53,7 +53,7 @@ CASES = {
 if pool_tasks():
     CASES["minigrid_by_envpool"] = Case(DYNAMIC_OBSTACLES, 100)
     CASES["procgen"] = Case("miner", 1000, idle_action=4)
-SLOW = {"miniworld"}  # a process each
+SLOW = {"miniworld", "procgen"}
 
 
 @pytest.fixture(
@@ -116,6 +116,13 @@ def test_the_same_seed_gives_the_same_stream_and_another_seed_another(case):
     stream(env, actions)
     np.testing.assert_array_equal(stream(env, actions, seed=5), once)
     assert (other != once).any()
+
+
+def test_neighbouring_seeds_share_no_worlds(case):
+    actions = random_actions(case.make(1, 0), 80).repeat(3, axis=1)
+    streams = [stream(case.make(3, seed), actions) for seed in range(4)]
+    worlds = {each[:, i].tobytes() for each in streams for i in range(3)}
+    assert len(worlds) > 9  # of twelve; where two sides are all there is, some are equal by chance
 
 
 def test_an_environment_depends_on_its_own_number_and_not_on_its_neighbours(case):

@@ -8,40 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from envs import minigrid
-from envs.crafter.vector import CrafterVectorEnv
 from envs.episodes import BLOCK, SeededEnv, SingleEnvs, checksum, episode_generators, episode_seed
-from envs.random_maze import COLOURS, WALL, RandomMazeVectorEnv
-from tests.agents import small_config
-
-N_SEEDS, N_ENVS = 10, 16
-LARGE = 150  # walls of a maze, so that two are not equal by chance
-
-
-def minigrid_maps(seed):
-    env = minigrid.make_drawn(small_config(env="MiniGrid-FourRooms-v0", n_envs=N_ENVS), seed)
-    env.reset()
-    return [each.unwrapped.grid.encode().tobytes() for each in env.unwrapped.envs]
-
-
-def mazes(seed):
-    env = RandomMazeVectorEnv(N_ENVS, seed)
-    env.reset()
-    large = [each for each in env.render() if (each == COLOURS[WALL]).all(-1).sum() > LARGE]
-    return [picture.tobytes() for picture in large]
-
-
-def crafter_maps(seed):
-    env = CrafterVectorEnv(N_ENVS, seed, length=100)
-    env.reset()
-    return [world.tobytes() for world in env.worlds["materials"]]
-
-
-@pytest.mark.parametrize("maps_of", [minigrid_maps, mazes, crafter_maps])
-def test_neighbouring_seeds_share_no_worlds(maps_of):
-    maps = [each for seed in range(N_SEEDS) for each in maps_of(seed)]
-    assert len(maps) > 3 * N_SEEDS
-    assert len(set(maps)) == len(maps)
 
 
 def test_a_seed_belongs_to_a_run_an_environment_and_an_episode():
@@ -50,6 +17,7 @@ def test_a_seed_belongs_to_a_run_an_environment_and_an_episode():
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**60), st.integers(0, 300), st.integers(0, 2**20))
 @example(2**31 - 1, 3, 5)
 def test_generators_seeded_in_blocks_are_those_that_numpy_seeds_one_by_one(seed, env, episode):

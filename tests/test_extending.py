@@ -14,7 +14,6 @@ import main as main_program
 import models
 import trainers.build
 from envs import Suite
-from models.memories import NetworkSettings
 from tests.bad_inputs.harness import refused
 from tests.runs import folder_of, outcome, resume, same, signal_at
 from tests.test_resume import command
@@ -45,6 +44,7 @@ def examples(tmp_path, monkeypatch):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["Average", "Linear"])
 def test_a_new_agent_trains_is_saved_goes_on_and_plays(
     model, examples, in_empty_folder, monkeypatch
@@ -57,16 +57,7 @@ def test_a_new_agent_trains_is_saved_goes_on_and_plays(
     assert eval_program.main(["--ckpt-path", str(folder_of("whole")), "--n-episodes", "2"]) == 0
 
 
-def test_a_new_memory_acts_as_it_unrolls(examples):
-    average = examples["models/memories/average.py"].Average
-    memory = average(5, NetworkSettings(memory_width=5, memory_layers=1))
-    x, is_first = torch.randn(9, 3, 5), torch.rand(9, 3) < 0.3
-    state = memory.initial(3)
-    context = memory.context(state, is_first[0])
-    stepped = torch.stack([memory.step(x[t], state, is_first[t]) for t in range(9)])
-    torch.testing.assert_close(memory.unroll(x, is_first, context), stepped)
-
-
+@pytest.mark.slow
 def test_a_reward_of_ones_own_trains_goes_on_and_is_not_run_for_others(
     in_empty_folder, monkeypatch, capsys
 ):
@@ -92,7 +83,8 @@ def test_a_reward_of_ones_own_trains_goes_on_and_is_not_run_for_others(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     {
-        "self.lacks = config.lacks": "making my_rewards:Bad raised AttributeError: ",
+        "self.lacks = config.lacks": "my_rewards:Bad raised AttributeError: ",
+        "raise RuntimeError('no disk')": "my_rewards:Bad raised RuntimeError: no disk",
         "self.rewards = lambda before, after: 1 / 0": "my_rewards:Bad raised ZeroDivisionError: ",
     }.items(),
 )

@@ -14,7 +14,7 @@ from tests import golden_data
 from trainers import frame_replay
 from trainers.frame_replay import FrameReplay
 from trainers.losses import n_step_returns
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 CASES = ("n3", "n1", "n5", "n3_unclipped")
 
@@ -140,6 +140,7 @@ def test_the_oldest_episodes_leave_and_their_files_with_them(tmp_path):
 THEN = st.sampled_from(["go on", "go on", "save", "resume", "resume the one before"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 12), THEN), min_size=1, max_size=40))
 def test_the_newest_episodes_are_there_whatever_is_saved_and_resumed(steps):
     capacity, kept, saved = 40, [], []

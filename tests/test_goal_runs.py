@@ -47,6 +47,7 @@ def pretrained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_evaluations_in_between_tell_the_success_of_a_task(in_empty_folder):
     evaluated = {"eval_steps": 32, "eval_episodes": 2, "goal_conditioned": "true"}
     _, row = train(**SUBGOALS, **evaluated)
@@ -59,6 +60,7 @@ def play(folder, *options, n_episodes=3):
     return eval_program.main(["--ckpt-path", str(folder), *number, *options])
 
 
+@pytest.mark.slow
 def test_a_run_is_played_on_single_tasks(pretrained, in_empty_folder, capsys):
     assert play(pretrained, "--tasks", "chop tree,make wood pickaxe", n_episodes=40) == 0
     (path,) = pretrained.glob("*tasks*.json")

@@ -14,7 +14,7 @@ from rewards.suggesters import SUGGESTERS
 from rewards.suggesters.rules import Oracle, TextState
 from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
 from utils.errors import UserError
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 TREE = TextState("you see tree.", "", "", {})
 DONE = {"action_success": True, "eval_success": True}

@@ -7,7 +7,7 @@ from matplotlib.text import Text
 from analysis.__main__ import main
 from analysis.goals import analyse, shares_of
 from tests.test_analysis import refusal, rows, write_run_folder
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 GRADES = ("good", "context_insensitive", "common_sense_insensitive", "impossible")
 STEPS = (100, 200, 300, 400)
@@ -62,6 +62,7 @@ def test_agents_are_shown_with_achievements_suggestions_and_costs(runs, capsys):
     assert "collect wood    0.200           0.600" in shown
 
 
+@pytest.mark.slow
 def test_achievements_that_nobody_unlocks_have_a_line_in_the_place_of_bars(runs):
     figure = analyse([Path("runs")], ["suggester"]).figure
     labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
@@ -70,6 +71,7 @@ def test_achievements_that_nobody_unlocks_have_a_line_in_the_place_of_bars(runs)
     assert "by no agent: wake up" in texts
 
 
+@pytest.mark.slow
 def test_every_number_of_the_picture_is_in_the_table_with_its_interval(runs):
     assert main(["goals", "runs"]) == 0
     told = [row for row in rows("goals.csv") if row["agent"] == "CNN PPO oracle"]

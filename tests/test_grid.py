@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.grid import PAPER_SEEDS, check_runs, make_grid, parse_lists, swept_settings
+from sweeps.grid import check_runs, make_grid, parse_lists
 from tests.bad_inputs.harness import in_one_line
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.run_folder import create_run_folder, locked, mark_finished
-from utils.settings import load_config
 
 
 def settings_file(path, **values):
@@ -38,11 +38,6 @@ def test_a_folder_is_named_by_what_tells_the_run_apart(tmp_path):
         "trial_learning_rate=1e-4_seed=3",
     ]
     assert runs[0].folder == Path("experiments/HELM/MiniGrid-KeyCorridorS3R1-v0", runs[0].run_id)
-
-
-def test_thirty_different_seeds_were_published():
-    assert len(set(PAPER_SEEDS)) == 30
-    assert (PAPER_SEEDS[0], PAPER_SEEDS[-1]) == (4089113149, 3040149122)
 
 
 def test_a_setting_goes_to_the_models_that_read_it(caplog):
@@ -130,12 +125,6 @@ def test_a_folder_of_another_run_is_refused(changes, options, reason, in_empty_f
     create_run_folder(dataclasses.replace(run.config, **changes), run.run_id, [], **options)
     with pytest.raises(UserError, match=reason):
         check_runs([run], lambda config: None)
-
-
-def test_swept_settings_tell_runs_of_one_agent_and_task_apart():
-    lists = {"model": ["HELM", "CNN-PPO"], "gamma": ["0.9", "0.8"], "seed": ["0", "1"]}
-    assert swept_settings(make_grid([], lists)) == ["gamma"]
-    assert swept_settings(make_grid([], {"model": ["HELM", "CNN-PPO"]})) == []
 
 
 def test_commas_inside_of_an_object_separate_no_values():

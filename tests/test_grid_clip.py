@@ -84,6 +84,7 @@ def test_the_nouns_of_a_caption_count_more_than_what_describes_them():
     assert shares == {"key": 3 / 9, "red": 2 / 9, "door": 3 / 9, "open": 1 / 9}
 
 
+@pytest.mark.slow
 def test_the_vocabulary_is_thousands_of_whole_words_each_once_with_those_of_captions(batches):
     vocabulary = random_encoder().vocabulary
     assert len(set(vocabulary)) == len(vocabulary) > 20_000

@@ -46,6 +46,7 @@ def recall(example):
     return example("train_on_my_env").RecallColour
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_pandas", [False, True])
 def test_runs_become_a_data_frame(has_pandas, in_empty_folder, monkeypatch):
     run = helm.train(TINY | {"env": "RandomMaze-v0"})
@@ -89,6 +90,7 @@ def test_a_name_leads_to_what_main_trains(in_empty_folder):
     assert all(tensor.equal(other["agent"][name]) for name, tensor in ours.items())
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_on_an_object_goes_on_with_it(recall, in_empty_folder, monkeypatch):
     whole = helm.train(TINY, env=recall, run_id="whole")
     signal_at(monkeypatch, 2, at=10)
@@ -149,12 +151,6 @@ def test_looking_leaves_the_memory_alone_and_pictures_are_of_the_present(in_empt
     bare.close()
 
 
-@pytest.mark.parametrize("kind", ["name", "function of a vector"])
-def test_a_name_and_a_function_of_a_vector_are_taken_too(kind, recall, in_empty_folder):
-    env = "CartPole-v1" if kind == "name" else lambda: vector_env(recall)
-    assert (helm.train(TINY, env=env, run_id="mine") / "ckpt_last.pt").is_file()
-
-
 OLD_GYM = type("Old", (type("Env", (), {"__module__": "gym.core"}),), {})
 MISTAKES = {  # settings, and options that are made of the class of an environment
     "SAME_STEP": ({}, lambda env: {"env": vector_env(env, mode=AutoresetMode.DISABLED)}),
@@ -197,6 +193,7 @@ def test_a_class_that_is_typed_in_has_no_file_to_be_found_in(monkeypatch, in_emp
         helm.train(settings, agent=agent)
 
 
+@pytest.mark.slow
 def test_every_example_runs(example, in_empty_folder, monkeypatch, capsys):
     monkeypatch.setattr(helm, "load_config", tiny(helm.load_config))
     first = example("train_on_my_env").main(n_steps=32)

@@ -6,8 +6,8 @@ import pytest
 from sweeps.grid import make_grid
 from sweeps.jobs import Job, Jobs, State, run_jobs, show, summary
 from tests.test_run_data import write_metrics
+from utils.given_settings import load_config
 from utils.run_folder import create_run_folder, mark_finished
-from utils.settings import load_config
 
 KILLED = "killed by SIGKILL"
 

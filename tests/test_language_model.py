@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from models.language import kv_cache, layers
-from models.language.language_model import LanguageModel
+from models.language import LanguageModel, kv_cache, layers
 from models.language.layers import FrozenLinear
 from models.language.load import load_language_model
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
@@ -41,13 +40,7 @@ def same(memory, other):
     return all(torch.equal(states[0][name], states[1][name]) for name in remembered)
 
 
-def test_an_environment_does_not_depend_on_its_neighbours_nor_on_their_number(model):
-    tokens, is_first = stream(model)
-    together = play(model, model.initial_memory(N_ENVS), tokens, is_first)
-    alone = play(model, model.initial_memory(1), tokens[:, 1:2], is_first[:, 1:2])
-    torch.testing.assert_close(together[:, 1:2], alone, atol=1e-5, rtol=0)
-
-
+@pytest.mark.quick("transformer_xl", "mamba")
 def test_what_was_looked_at_ahead_is_read_without_work(model):
     tokens, is_first = stream(model)
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
@@ -66,6 +59,7 @@ def test_what_was_looked_at_ahead_is_read_without_work(model):
         assert same(memory, other)
 
 
+@pytest.mark.quick("transformer_xl")
 def test_other_looks_than_at_the_next_tokens_spoil_nothing(model, kind):
     tokens, is_first = stream(model)
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
@@ -86,6 +80,7 @@ def test_other_looks_than_at_the_next_tokens_spoil_nothing(model, kind):
     assert states.shape == (model.n_layer, N_ENVS, 1, model.width)
 
 
+@pytest.mark.quick("llama-dtype1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_plain_products_give_the_numbers_of_packed_ones(folder, dtype, monkeypatch, caplog):
     packed = load_language_model(folder, mem_len=6, dtype=dtype)
@@ -105,6 +100,7 @@ def test_plain_products_give_the_numbers_of_packed_ones(folder, dtype, monkeypat
     assert all("this processor has no fast bfloat16 products" in line for line in said)
 
 
+@pytest.mark.quick("transformer_xl-17", "mamba-8")
 @pytest.mark.parametrize("n_played", [0, 3, 8, 17])
 def test_a_saved_memory_and_a_copy_go_on_bit_for_bit(model, tmp_path, n_played):
     tokens, is_first = stream(model)
@@ -131,6 +127,7 @@ def test_a_memory_or_tokens_of_other_environments_are_refused(model):
         model.step(tokens[0, :2], model.initial_memory(3), is_first[0])
 
 
+@pytest.mark.quick("1-1-transformer_xl", "2-3-llama")
 @pytest.mark.parametrize("kind", N_HEADS, indirect=True)
 @pytest.mark.parametrize("wider", [1, 3])
 @pytest.mark.parametrize("n_new", [1, 2])

@@ -6,7 +6,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.lengths import context_of, final_score, rolling_mean
 from tests.test_analysis import refusal, rows, write_run_folder
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 N_STEPS = 1000
 PASSIVE = {"model": "GPT", "algorithm": "DQN", "env": "TMazePassive-v0", "mem_len": 64}
@@ -35,6 +35,7 @@ def runs(in_empty_folder):
     return in_empty_folder
 
 
+@pytest.mark.slow
 def test_runs_are_shown_by_the_length_trained_and_played_at(runs, capsys):
     assert main(["lengths", "runs"]) == 0
     printed = capsys.readouterr().out
@@ -118,6 +119,7 @@ def test_the_score_is_the_end_of_a_smoothed_curve():
         ({"model": "GTrXL", "mem_len": 30}, "30"),
         ({"model": "HELM", "algorithm": "DQN", "mem_len": 64, "context_length": 20}, "64"),
         ({"model": "SHELM", "mem_len": 64, "topk": 4}, "16"),
+        ({"model": "HELM", "mem_len": 64, "language_model": "someone/Mamba-130m"}, "any"),
     ],
 )
 def test_an_agent_looks_back_as_far_as_it_was_trained_to_see(changes, context):

@@ -12,7 +12,6 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from tests.agents import small_config
 from tests.bad_inputs.harness import refused
-from tests.full_disk import largest_file
 from tests.test_metrics import CONFIG, write_and_be_interrupted
 from utils.errors import UserError
 from utils.loggers import EncodedImage, MetricsWriter, check_loggers
@@ -51,12 +50,6 @@ def test_a_resumed_run_shows_and_describes_nothing_twice(tmp_path):
     for name in ("episode/movie", "episode/n/text_summary"):
         assert [item.step for item in events.Tensors(name)] == [16, 32, 48, 64]
     assert len(events.Tensors("_hparams_/session_start_info")) == 1
-
-
-def test_a_full_disk_is_an_error_where_a_picture_is_shown(tmp_path):
-    full = pytest.raises(OSError, match="too large")
-    with MetricsWriter(tmp_path, CONFIG) as writer, largest_file(0), full:
-        writer.show(16, MEDIA)
 
 
 def session(folder):

@@ -13,12 +13,9 @@ from torch.nn import functional as F
 
 from models import AGENTS, agent_class
 from models.memories import gpt
-from models.memories.check import examine
 from models.memories.lstm import Recurrent
 from tests import golden_data
 from tests.agents import small_config
-from tests.pretended_gpu import CUDA, pretended_gpu
-from tests.runs import same
 from utils.errors import UserError
 
 N_FEATURES, WIDTH, MEM_LEN = 7, 12, 5
@@ -86,6 +83,7 @@ def assert_same(found, expected):
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.quick("Lstm", "Ffm", "Gpt", "GTrXL")
 @every_kind
 @given(is_first=STARTS, now=st.integers(0, T - 1), n_known=st.integers(1, MEM_LEN))
 def test_acting_equals_unrolling_from_any_step_wherever_episodes_begin(
@@ -102,23 +100,6 @@ def test_acting_equals_unrolling_from_any_step_wherever_episodes_begin(
         memory.refresh(x[known], is_first[known], contexts[first], state)
     acted, _ = play(memory, x[now:], is_first[now:], state)
     assert_same(acted, memory.unroll(x[first:], is_first[first:], contexts[first])[n_known:])
-
-
-@every_kind
-def test_a_users_checks_find_nothing(kind):
-    assert [check for check, found in examine(build(kind)).items() if not found.is_right] == []
-
-
-@every_kind
-def test_looking_ahead_shows_the_next_step_and_leaves_the_state_alone(kind):
-    memory, (x, is_first) = build(kind), stream()
-    state = memory.initial(N_ENVS)
-    for features, begins in zip(x, is_first, strict=True):
-        before = state.copy().state_dict()
-        seen = memory.step(features, state, begins, advance=False).clone()
-        memory.step(torch.randn_like(features), state, ~begins, advance=False)
-        assert same(state.state_dict(), before)
-        assert torch.equal(seen, memory.step(features, state, begins))
 
 
 @pytest.mark.parametrize("n_steps", [0, MEM_LEN + 1])
@@ -198,17 +179,7 @@ def attention_by_counting(memory, x, is_first):
     return torch.stack(rows, dim=2)
 
 
-@every_kind
-def test_a_gpu_computes_the_same(kind):
-    memory, (x, is_first) = build(kind), stream()
-    expected, _ = play(memory, x, is_first)
-    with pretended_gpu():
-        memory.to("cuda")
-        found, contexts = play(memory, x.to("cuda"), is_first.to("cuda"))
-        assert (found.device, contexts[0].device) == (CUDA, CUDA)
-        assert_same(found.cpu(), expected)
-
-
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_a_gpu_no_step_waits_for_a_number(kind):

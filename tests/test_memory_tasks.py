@@ -1,12 +1,24 @@
-"""T-Maze, Visual Match and Key-to-Door: whole episodes of the original, and our own additions."""
+"""T-Maze, Visual Match and Key-to-Door: whole episodes of the original, and our own additions.
 
+And the twins of all tasks that have one, which show at every step what is to be remembered.
+"""
+
+import functools
+
+import gymnasium
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from envs import t_maze, three_phases
+import envs
+from envs import make_vector_env, t_maze, three_phases
 from envs.three_phases import KeyDraws, MatchDraws
+from envs.vector import NOT_SHOWN, cues_of
 from tests.agents import small_config
+from tests.any_envs import Cued
 from tests.golden_data import GOLDEN
+from utils.errors import UserError
 
 TASKS = {
     "TMazePassive-v0": (t_maze, "tmaze_passive"),
@@ -129,3 +141,104 @@ def test_a_maze_is_drawn_whole_in_a_square_of_bounded_width(task, length):
     for _ in range(length):
         env.step(np.full(2, RIGHT))
     assert list(ways_to_goals()) == [[1, 0], [-1, 0]]
+
+
+# Where a twin shows its cue, and of how many steps ago; None: the last that was told. The key may
+# be taken in the last step of its room, which shows the next room already.
+N_ENVS, TILE, PIXEL = 4, np.s_[:, :, 48:, 24:32], np.s_[:, :, 2, 2]
+TWINS = {
+    "TMazePassive-v0": (np.s_[:, 1], None),
+    "TMazeActive-v0": (np.s_[:, 1], None),
+    "VisualMatch-v0": (PIXEL, None),
+    "KeyToDoor-v0": (PIXEL, 0),
+    "MiniGrid-MemoryS7-v0": (TILE, None),
+    "MiniGrid-MemoryS13Random-v0": (TILE, None),
+    "popgym-RepeatFirstEasy-v0": (np.s_[:], None),
+    "popgym-RepeatPreviousEasy-v0": (np.s_[:], 3),
+    "tests.any_envs:Cued-v0": (np.s_[:, 0], None),
+    "object:Cued": (np.s_[:, 0], None),
+}
+
+
+@functools.cache
+def task_and_twin(task):
+    """Return N environments that tell their cues, and as many twins."""
+    both = (small_config(env=task, n_envs=N_ENVS, observability=o) for o in ("partial", "full"))
+    with envs.given(Cued if task.startswith("object:") else None):
+        return tuple(make_vector_env(config, 0, drawn=True) for config in both)
+
+
+def remembered(history, row, n_back):
+    """Return the cue that an agent has to know now, given those told in the episode so far."""
+    if n_back is not None:
+        return history[-1 - n_back][row] if len(history) > n_back else NOT_SHOWN
+    return next((told[row] for told in history[::-1] if told[row] != NOT_SHOWN), NOT_SHOWN)
+
+
+@pytest.mark.parametrize("task", TWINS)
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 2**31 - 1))
+def test_a_twin_differs_from_its_task_by_the_cue_alone_which_it_always_shows(task, seed):
+    (place, n_back), (plain, twin) = TWINS[task], task_and_twin(task)
+    rng = np.random.default_rng(seed)
+    assert plain.single_observation_space == twin.single_observation_space
+    assert plain.single_action_space == twin.single_action_space
+    (seen, _), (shown, _) = plain.reset(seed=seed), twin.reset(seed=seed)
+    histories, looks = [[cues_of(plain)]] * N_ENVS, {}
+    for _ in range(60):
+        told_in_twin = np.full(N_ENVS, NOT_SHOWN) if n_back else cues_of(twin)
+        for row, history in enumerate(histories):
+            look = shown[place][row].tobytes()
+            for cue in {remembered(history, row, n_back), told_in_twin[row]} - {NOT_SHOWN}:
+                assert looks.setdefault(cue, look) == look
+        outside = [each.copy() for each in (seen, shown)]
+        for each in outside:
+            each[place] = 0
+        np.testing.assert_array_equal(*outside)
+        assert twin.observation_space.contains(shown)
+        actions = rng.integers(plain.single_action_space.n, size=N_ENVS)
+        (seen, *paid, info), (shown, *paid_in_twin, _) = plain.step(actions), twin.step(actions)
+        np.testing.assert_array_equal(paid, paid_in_twin)
+        begun = info.get("_final_obs", np.zeros(N_ENVS, bool))
+        told = cues_of(plain)
+        histories = [
+            [told] if is_new else [*history, told]
+            for is_new, history in zip(begun, histories, strict=True)
+        ]
+    assert len(set(looks.values())) == len(looks), "every cue has its own look"
+
+
+@pytest.mark.parametrize("task", [each for each in TWINS if each.startswith(("TMaze", "popgym"))])
+def test_an_agent_without_memory_is_always_right_in_a_twin(task):
+    twin = task_and_twin(task)[1]
+    shown, _ = twin.reset(seed=1)
+    returns, n_ended = np.zeros(N_ENVS), 0
+    while n_ended < 5 * N_ENVS:
+        actions = shown
+        if task.startswith("TMaze"):
+            actions = np.where(shown[:, 0] == 0, RIGHT, np.where(shown[:, 1] > 0, UP, DOWN))
+        shown, rewards, terminated, _, _ = twin.step(actions)
+        returns += rewards
+        np.testing.assert_allclose(returns[terminated], 1, rtol=1e-5)
+        n_ended += terminated.sum()
+        returns[terminated] = 0
+
+
+@pytest.mark.parametrize(
+    ("task", "env", "message"),
+    [
+        ("MiniGrid-Empty-5x5-v0", None, "EmptyEnv has no twin: no method show_cue"),
+        ("popgym-CountRecallEasy-v0", None, "CountRecallEasy has no twin: no method show_cue"),
+        ("CartPole-v1", None, "CartPoleEnv has no twin: no method show_cue"),
+        ("object:CartPoleEnv", lambda: gymnasium.make("CartPole-v1"), "CartPoleEnv has no twin"),
+        (
+            "object:CartPoleEnv",
+            gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"),
+            "a vector environment that is given has no twin",
+        ),
+    ],
+)
+def test_an_environment_without_a_cue_has_no_twin(task, env, message):
+    config = small_config(env=task, n_envs=2, observability="full")
+    with envs.given(env), pytest.raises(UserError, match=f"observability: {message}"):
+        make_vector_env(config, 0)

@@ -44,6 +44,11 @@ def assert_drawn_alike(env):
 
 
 # MiniGrid's wheel lacks the pictures from which the tasks of wave function collapse are made.
+@pytest.mark.quick(
+    "MiniGrid-KeyCorridorS3R1-v0",
+    "MiniGrid-DoorKey-5x5-v0",
+    "MiniGrid-MemoryS7-v0",
+)
 @pytest.mark.parametrize(
     "env_id",
     [name for name in minigrid.names() if name.startswith("MiniGrid-") and "WFC" not in name],

@@ -9,7 +9,7 @@ from envs.episodes import episode_seed
 from tests.agents import small_config
 from utils.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("opengl")
+pytestmark = [pytest.mark.usefixtures("opengl"), pytest.mark.slow]
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """DQN and SAC against the original: forward passes, gradients and parameters after updates."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 import torch
@@ -9,12 +7,12 @@ from gymnasium.spaces import Box, Discrete
 
 from models import build_agent, q_networks
 from models.agent import QAgent, SacAgent, SequenceBatch, TwinQ
-from models.heads import uniform_mlp
+from models.encoders import uniform_mlp
 from models.memories import Gpt, Lstm
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.q_networks import InputEmbedder, RecurrentTorso
-from tests import golden_data, runs
-from tests.agents import small_config
+from tests import golden_data
+from tests.agents import assert_precisions, small_config
 from trainers import dqn
 from trainers.dqn import DQN
 from trainers.sac import SAC
@@ -333,23 +331,13 @@ def test_two_gradient_steps_are_adams_at_the_given_learning_rates(name):
             torch.testing.assert_close(value.double(), expected[key], atol=1e-6, rtol=0)
 
 
-def trained(name, **changes):
-    """Return the losses of gradient steps on one batch, and the parameters after them."""
-    learner = fresh_learner(name, 0, learning_rate=3e-3, **changes)
-    sequences = sequences_of(load(name))
-    losses = [learner.learn(sequences)["train/critic_loss"].item() for _ in range(12)]
-    return losses, dict(learner.agent.state_dict())
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dqn_lstm", "dqn_gpt"])
 def test_updates_in_float32_are_unchanged_and_in_bfloat16_train(name, monkeypatch):
-    losses, parameters = trained(name)
+    def built(**changes):
+        learner = fresh_learner(name, 0, learning_rate=3e-3, **changes)
+        return learner, sequences_of(load(name))
+
     if name == "dqn_gpt":  # on a processor without its products they are slow, but there
         monkeypatch.setattr(q_networks, "CPU_HAS_BFLOAT16", True)
-    coarse, others = trained(name, update_dtype="bfloat16")
-    assert coarse[-1] < 0.8 * coarse[0]
-    assert coarse[0] == pytest.approx(losses[0], rel=0.05)
-    assert coarse != losses
-    assert {each.dtype for each in others.values()} == {torch.float32}
-    monkeypatch.setattr(dqn, "reduced_precision", lambda *_: nullcontext())
-    assert runs.same(trained(name), (losses, parameters))
+    assert_precisions(built, dqn, monkeypatch)

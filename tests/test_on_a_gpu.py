@@ -6,7 +6,7 @@ import torch
 import main
 from tests.pretended_gpu import OnGpu, pretended_gpu
 from trainers.ranks import Ranks
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 PPO = "n_envs=2 n_rollout_steps=4 n_batches=1 n_epochs=1 n_steps=16"
 REPLAY = (

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from report import page as packing
+from analysis import page as packing
 from tests.recordings import (
     ACTIONS,
     of_goals,

@@ -6,7 +6,7 @@ import pytest
 from envs import check_env_name, make_vector_env, popgym
 from models.observations import ObservationPreprocessor
 from utils.errors import UserError
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 NAMES = popgym.names()
 CONTINUOUS = [name for name in NAMES if "Pendulum" in name]

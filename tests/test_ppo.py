@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from models.baselines import CnnAgent, LstmAgent
-from models.encoders import SmallImpalaCNN
-from models.heads import ActorCritic
+from models.encoders import ActorCritic, SmallImpalaCNN
 from models.helm import LanguageMemory, LanguageMemoryAgent
 from models.observation_to_language import ImageToLanguage
 from tests import golden_data

@@ -18,6 +18,7 @@ def prepare(*more, clip=None, language_model=TRANSFORMER_XL):
     return prepare_embeddings.main([*command, *more])
 
 
+@pytest.mark.slow
 def test_a_run_follows_the_file_that_was_prepared_for_it(in_empty_folder, capsys):
     assert prepare() == 0
     path = Path("data/tiny-vit_transfo_xl_k1_minigrid.npz")
@@ -72,6 +73,7 @@ def test_the_stand_in_is_trained_once_where_it_is_missing(in_empty_folder, monke
     assert {"key", "door", "red", "wall"} <= set(found.tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_bytes", [100, 4_000])
 def test_a_full_disk_leaves_no_half_written_file(n_bytes, in_empty_folder, capsys):
     clip = tiny_clip()

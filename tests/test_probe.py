@@ -23,7 +23,7 @@ from tests.test_analysis import refusal, rows
 from tests.test_program import TASK, train
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 RIGHT = 0
 N_STEPS, WIDTH = 5, 8
@@ -56,6 +56,7 @@ def test_what_stands_in_the_state_is_read_and_noise_is_at_chance():
     assert read_out(*told, seed=4) != readings
 
 
+@pytest.mark.slow
 def test_a_difference_that_drowns_in_a_hundredth_of_the_spread_is_not_read():
     """States differ by step, as they do in an episode, and by a little where the answer does."""
     for size, is_read in ((1e-4, False), (0.2, True)):
@@ -248,6 +249,7 @@ def test_a_mistake_gets_one_line_before_the_first_agent_plays(in_empty_folder, c
         assert line in refusal(capsys, ["probe", *command])
 
 
+@pytest.mark.slow
 @given(st.integers(12, 600))
 def test_no_k_is_left_out_of_the_first_ten_however_long_an_episode(length):
     ks = points([np.zeros(length, dtype=np.int64)] * 8, is_stream=True)

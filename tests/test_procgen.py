@@ -5,6 +5,8 @@ import pytest
 
 from envs import SUITES, envpool_vector
 
+pytestmark = pytest.mark.slow
+
 envpool = pytest.importorskip("envpool", reason="Procgen is played by envpool")
 
 

@@ -24,8 +24,9 @@ from tests.fake_hub import OWNER, FakeHub, Repository
 from tests.runs import LSTM, SAC, folder_of, train, words_of
 from tests.test_answer_cache import ANSWER, QUESTION, with_answer
 from tests.tiny_clip import tiny_settings
+from trainers.checkpoint import WarmStart
 from utils.errors import escape
-from utils.settings import load_config
+from utils.given_settings import load_config
 
 NAME = f"{OWNER}/maze"
 FOREIGN = f"{OWNER}/foreign"
@@ -108,6 +109,7 @@ def test_what_is_pretrained_is_not_published_but_named(model, task, in_empty_fol
     assert theirs["returns"] == play(folder)["returns"]
 
 
+@pytest.mark.slow
 def test_a_learner_from_replay_is_published_without_its_replay(in_empty_folder):
     command = words_of(SAC | LSTM | MAZE | {"n_envs": 1, "n_steps": 60})
     assert main_program.main([*command, "--run-id", "first"]) == 0
@@ -186,6 +188,7 @@ def test_a_path_that_leads_out_is_its_last_name():
     assert redact_paths(["/a/b", {"x": "/c/d"}, 3, None]) == ["b", {"x": "d"}, 3, None]
 
 
+@pytest.mark.slow
 def test_a_branch_is_published_and_played_apart_by_those_who_may(run, hub, monkeypatch, capsys):
     for _ in range(2):  # again: a commit more
         assert publish(run, NAME, "--private", "--revision", "tried", "--n-episodes", "2") == 0
@@ -201,6 +204,7 @@ def test_a_branch_is_published_and_played_apart_by_those_who_may(run, hub, monke
     assert "no such repository, or it is private" in line
 
 
+@pytest.mark.slow
 def test_what_was_fetched_plays_without_the_hub_and_what_is_published_anew_is_fetched(run, hub):
     evaluated(run)
     publish(run, NAME)
@@ -247,6 +251,7 @@ def test_a_published_agent_is_no_run_to_go_on_with_and_a_changed_number_is_notic
     assert main_program.main(["--resume", "out"]) == 2
     line = capsys.readouterr().err
     assert line == "out: a published agent, to be played; it holds no run to go on\n"
+    assert len(WarmStart.named(Path("out")).sha256) == 64  # noticed by runs that begin with it
     content = bytearray(Path("out/model.safetensors").read_bytes())
     content[-1] ^= 1
     Path("out/model.safetensors").write_bytes(content)
@@ -286,7 +291,7 @@ MISTAKES = [
     ),
     ("publish", ["RUN", NAME, "--revision", " "], "--revision is empty"),
     ("publish", ["RUN", NAME, "--checkpoint", "last"], "--checkpoint last: there is no"),
-    ("publish", ["RUN", NAME, "--answers", "no"], "--answers no: no answer cache (unable to"),
+    ("publish", ["RUN", NAME, "--answers", "no"], "suggester_cache no: cannot be used (unable to"),
     ("publish", ["RUN", "another/maze"], "does not let you write there"),
     ("", ["RUN", NAME], "Run: hf auth login"),
     ("hf_wrong", ["RUN", NAME], "Run: hf auth login"),

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -25,8 +24,8 @@ from trainers.ranks import joined_ranks
 from trainers.rollout import Rollout
 from trainers.train import RunSettings
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.saved_state import with_moments
-from utils.settings import load_config
 
 N_ENVS = 4
 ROLLOUTS = runs.PPO | {"normalize_reward": "true", "n_steps": 256}
@@ -118,17 +117,6 @@ def plain_step(ranks, optimizer, parameters, max_norm):
     norm = nn.utils.clip_grad_norm_(parameters, max_norm)
     optimizer.step()
     return norm
-
-
-def test_no_rank_leaves_before_all_are_done(tmp_path):
-    def on_rank(rank):
-        with joined_ranks() as ranks:
-            if ranks.first:
-                time.sleep(0.5)
-                (tmp_path / "done").touch()
-        return (tmp_path / "done").exists()
-
-    assert on_ranks(2, on_rank, tmp_path) == [True, True]
 
 
 @pytest.mark.slow

@@ -1,7 +1,12 @@
 """Replay against the original's rows and batches, and its files."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.observations import Observations
 from tests import golden_data
@@ -9,6 +14,7 @@ from tests.robustness.memory_growth import resident_bytes
 from trainers.sequence_replay import WHOLE, EpisodeSteps, Replay, ReplayFiles
 from utils.errors import RunError
 
+CONTEXTS = st.sampled_from([WHOLE, 1, 2, 5])
 CASES = ("equal", "wrapped", "windows")
 BYTES_BESIDE_OBSERVATION = 4 + 4 + 1 + 1 + 4  # action, reward, terminal, end and start weight
 
@@ -60,26 +66,23 @@ def replay_of(lengths, capacity, context_length=WHOLE):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_rows_are_the_originals(case):
+def test_the_rows_and_the_starts_of_sequences_are_the_originals(case):
     arrays = golden(case)
     replay = filled(arrays)
     theirs, ours = golden_data.under(arrays, "rows."), replay.rows
     assert len(replay) == arrays["rows_filled"]
     assert replay.n_written % replay.capacity == arrays["next_row"]
     n_rows = len(replay)  # from the first on, in a ring that is full all of them
-    assert torch.equal(ours["vectors"], theirs["observations"])
-    assert torch.equal(ours["actions"].long(), theirs["actions"])
-    assert torch.equal(ours["rewards"], theirs["rewards"])
+    for name, expected in {
+        "vectors": theirs["observations"],
+        "actions": theirs["actions"].to(ours["actions"].dtype),
+        "rewards": theirs["rewards"],
+        # The original calls the last row, behind which nothing is ever read, an end as well.
+        "terminated": theirs["terminals"] & ~theirs["ends"],
+        "starts": theirs["start_weights"] > 0,
+    }.items():
+        assert torch.equal(ours[name], expected), name
     assert torch.equal(ours["remaining"][:n_rows] == 0, theirs["ends"][:n_rows])
-    # The original calls the last row, behind which nothing is ever read, an end as well.
-    assert torch.equal(ours["terminated"], theirs["terminals"] & ~theirs["ends"])
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_sequences_start_where_the_originals_do_and_as_often(case):
-    arrays = golden(case)
-    replay, theirs = filled(arrays), golden_data.under(arrays, "rows.")
-    assert torch.equal(replay.rows["starts"], theirs["start_weights"] > 0)
     assert torch.equal(replay.start_rows, arrays["batch.starts"].sort().values)
     probabilities = torch.zeros(replay.capacity, dtype=torch.float64)
     probabilities[replay.start_rows] = 1 / len(replay.start_rows)
@@ -123,40 +126,13 @@ def test_the_batches_are_the_originals(case, context_length):
     assert not sequences.is_first[1:].any()
 
 
-def test_whole_episodes_are_as_long_as_the_longest_among_them():
-    replay = replay_of([3, 7, 5], 100)
-    assert replay.start_rows.tolist() == [0, 4, 12]
-    for rows, lengths in (([0, 4, 12], [3, 7, 5]), ([0, 12], [3, 5])):
-        sequences = replay.sequences(torch.tensor(rows))
-        assert sequences.mask.sum(0).tolist() == lengths
-        assert len(sequences.mask) == max(lengths)
-        shown = sequences.observations.vectors.unflatten(0, (max(lengths) + 1, len(lengths)))
-        for column, n_steps in enumerate(lengths):
-            number = rows[column] // 4 if rows[column] < 12 else 2
-            expected = episode(n_steps, number)
-            own = slice(n_steps + 1)
-            assert torch.equal(shown[own, column], expected.observations.vectors)
-            assert torch.equal(sequences.context[own, column], expected.context)
-            assert torch.equal(sequences.terminated[:n_steps, column], expected.terminated.float())
-
-
-def test_an_episode_that_has_lost_its_beginning_is_drawn_as_windows_only():
-    lengths = [6, 6, 6]  # 21 rows in a ring of 18: three rows of the first are gone
-    assert replay_of(lengths, 18).start_rows.tolist() == [7, 14]
-    windows = replay_of(lengths, 18, context_length=2)
-    assert windows.start_rows.tolist() == [0, 3, 4, *range(7, 12), *range(14, 18)]
-    assert (windows.sequences(windows.start_rows).mask == 1).all()
-
-
-@pytest.mark.parametrize("shape", [(2,), (3, 5, 5)])
-def test_a_row_takes_no_more_memory_than_the_originals(shape):
-    kind = torch.zeros(7, *shape, dtype=torch.float32 if len(shape) == 1 else torch.uint8)
-    seen = Observations(vectors=kind) if len(shape) == 1 else Observations(images=kind)
+@pytest.mark.parametrize("kind", [torch.zeros(7, 2), torch.zeros(7, 3, 5, 5).byte()])
+def test_a_row_takes_no_more_memory_than_the_originals(kind):
+    seen = Observations(**{"vectors" if kind.is_floating_point() else "images": kind})
     steps = torch.zeros(6)
     replay = Replay(1000, WHOLE, EpisodeSteps(seen, torch.zeros(7, 0), steps, steps, steps.bool()))
     ours = sum(row.nbytes for row in replay.rows.values()) / replay.capacity
-    theirs = kind[0].nbytes + BYTES_BESIDE_OBSERVATION
-    assert ours <= 1.1 * theirs
+    assert ours <= 1.1 * (kind[0].nbytes + BYTES_BESIDE_OBSERVATION)
 
 
 def test_an_episode_longer_than_the_ring_is_one_line():
@@ -186,54 +162,67 @@ def assert_same(one, other):
     assert torch.equal(first.mask, second.mask)
 
 
-@pytest.mark.parametrize("context_length", [WHOLE, 3])
-def test_a_ring_that_has_wrapped_is_saved_and_loaded_at_any_time(tmp_path, context_length):
-    replay, files = replay_of([4], 20, context_length), ReplayFiles(tmp_path)
-    for number in range(1, 15):
-        replay.add(episode(3 + number % 4, number))
-        if number % 3 == 0:
-            assert_same(replay, loaded(tmp_path, files.save(replay), replay))
-    assert replay.n_written > 3 * replay.capacity
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(10, 40), CONTEXTS)
+def test_a_sequence_is_a_part_of_one_episode(lengths, capacity, context_length):
+    """Episodes show their numbers and steps, and these end up in no ring but side by side."""
+    replay = replay_of(lengths, capacity, context_length)
+    if not len(replay.start_rows):
+        assert context_length != WHOLE
+        return
+    sequences, found = replay.sequences(replay.start_rows), []
+    shown = sequences.observations.vectors.unflatten(0, (-1, len(replay.start_rows)))
+    for column, mask in enumerate(sequences.mask.T.bool()):
+        number, first = map(int, shown[0, column])
+        last = first + int(mask.sum())
+        assert mask[: last - first].all()
+        own = episode(lengths[number], number)
+        seen = own.observations.vectors[first : last + 1]
+        assert torch.equal(shown[: len(seen), column], seen)
+        for name in ("actions", "rewards", "terminated"):
+            steps = getattr(sequences, name)[: last - first, column]
+            assert torch.equal(steps, getattr(own, name)[first:last].to(steps.dtype)), name
+        assert torch.equal(sequences.context[: len(seen), column], own.context[first : last + 1])
+        assert sequences.last_actions[1 : len(seen), column].equal(own.actions[first:last])
+        found.append((number, first, last))
+    assert len(set(found)) == len(found)
+    rows = torch.tensor(lengths[::-1]).add(1).cumsum(0)
+    held = [n for n, end in zip(range(len(lengths))[::-1], rows, strict=True) if end <= capacity]
+    if context_length == WHOLE:
+        assert sorted(found) == sorted((n, 0, lengths[n]) for n in held)
+        assert len(sequences.mask) == max(lengths[n] for n in held)
+    else:
+        assert {n for n in held if lengths[n] >= context_length} <= {n for n, _, _ in found}
 
 
-def test_a_ring_written_several_times_over_between_two_savings_is_saved_once(tmp_path):
-    replay, files = replay_of([4], 20), ReplayFiles(tmp_path)
-    files.save(replay)
-    for number in range(1, 15):
-        replay.add(episode(6, number))
-    state = files.save(replay)
-    assert list(state["files"]) == ["rows_000000000083.pt"]
-    assert_same(replay, loaded(tmp_path, state, replay))
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=25), CONTEXTS)
+def test_a_ring_is_saved_and_loaded_at_any_time(steps, context_length):
+    replay = replay_of([9], 20, context_length)
+    with tempfile.TemporaryDirectory() as place:
+        files, named = ReplayFiles(folder := Path(place)), []
+        (folder / "notes.txt").write_text("mine")
+        for number, (n_steps, is_saved) in enumerate(steps, 1):
+            replay.add(episode(n_steps, number))
+            if is_saved:
+                state = files.save(replay)
+                assert_same(replay, loaded(folder, state, replay))
+                named.append(state["files"].keys())
+        kept = {path.name for path in folder.iterdir()}
+        assert kept == set().union(["notes.txt"], *named[-3:])
 
 
-def test_files_that_the_last_states_do_not_name_leave(tmp_path):
-    replay, files = replay_of([4], 20), ReplayFiles(tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
-    states = []
-    for number in range(1, 30):
-        states.append(files.save(replay)["files"].keys())
-        replay.add(episode(4, number))
-    named = set().union(*states[-3:])
-    assert {path.name for path in tmp_path.iterdir()} == {*named, "notes.txt"}
-
-
-HOSTILE_ROWS = {
-    "an end far away": ("remaining", 1, 2**31 - 1),
-    "an end that was before": ("remaining", 1, -3),
-    "no end": ("remaining", 4, 1),
-    "a start behind the end": ("starts", 4, True),
-    "no start": ("starts", 0, False),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE_ROWS)
-def test_rows_that_are_no_episodes_are_refused(tmp_path, name):
+@given(st.integers(0, 4), st.integers(-(2**31), 2**31 - 1) | st.none())
+def test_rows_that_are_no_episodes_are_refused(row, remaining):
     replay = replay_of([4], 20)
-    kind, row, value = HOSTILE_ROWS[name]
-    replay.rows[kind][row] = value
-    state = ReplayFiles(tmp_path).save(replay)
-    with pytest.raises(ValueError, match="replay: the rows are no whole episodes"):
-        loaded(tmp_path, state, replay)
+    if remaining is None:  # the only start is gone, or one stands behind the end
+        replay.rows["starts"][4 * (row % 2)] ^= True
+    elif remaining != 4 - row:
+        replay.rows["remaining"][row] = remaining
+    else:
+        return
+    with tempfile.TemporaryDirectory() as place:
+        state = ReplayFiles(Path(place)).save(replay)
+        with pytest.raises(ValueError, match="replay: the rows are no whole episodes"):
+            loaded(Path(place), state, replay)
 
 
 def test_files_of_other_episodes_or_of_too_few_are_refused(tmp_path):

@@ -170,6 +170,7 @@ def test_a_refused_resumption_changes_nothing(algorithm, cut, capsys):
     assert "going on after" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_copied_best_checkpoint_is_no_run_to_go_on_with(cut, capsys):
     folder = cut()
     previous = (folder / PREVIOUS).read_bytes()
@@ -197,6 +198,7 @@ def test_what_cannot_go_on_gets_one_line(cut, capsys):
     assert "--resume" not in refused(capsys, "main", command("CNN", "cut"))[0]
 
 
+@pytest.mark.slow
 def test_other_weights_are_refused_when_resuming_and_when_playing(cut, tmp_path, capsys):
     model = tmp_path / "model"
     shutil.copytree(tiny_settings("HELM")["language_model"], model)
@@ -235,6 +237,7 @@ def test_numbers_that_are_not_finite_stop_the_run(in_empty_folder, monkeypatch, 
     assert resume("run") == 0
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_was_made_with(in_empty_folder):
     assert main_program.main(command("SHELM", "run", n_steps=32)) == 0
     run = json.loads((folder_of("run") / "run.json").read_text())
@@ -245,13 +248,6 @@ def test_a_run_says_what_it_was_made_with(in_empty_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["LSTM", "HELM", "SHELM"])
-def test_the_metrics_file_is_the_same_with_the_cache_off(name, in_empty_folder):
-    for run_id, megabytes in (("on", 1), ("off", 0)):
-        assert main_program.main(command(name, run_id, observation_cache_mb=megabytes)) == 0
-    assert same(outcome(folder_of("on")), outcome(folder_of("off")))
-
-
 def test_a_resumed_run_keeps_its_number_of_threads_and_is_as_deterministic(cut):
     folder = cut("HELM", deterministic="true", threads=2)
     torch.use_deterministic_algorithms(False)
@@ -266,6 +262,7 @@ def test_a_resumed_run_keeps_its_number_of_threads_and_is_as_deterministic(cut):
     assert run["resumed"][0]["exact"]
 
 
+@pytest.mark.slow
 def test_without_checkpoints_nothing_of_the_replay_is_written(cut, capsys):
     folder = cut("LSTM", 90, FROM_REPLAY, save_ckpt="false")
     assert "Nothing is saved (save_ckpt is false)" in capsys.readouterr().err
@@ -273,6 +270,7 @@ def test_without_checkpoints_nothing_of_the_replay_is_written(cut, capsys):
     assert not (folder / "replay").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_writes_only_what_is_new_of_the_replay(cut):
     run = cut("LSTM", 67, FROM_REPLAY, replay_capacity=100_000)
     folder = run / "replay"

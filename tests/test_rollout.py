@@ -27,14 +27,6 @@ def numbered_rollout(n_steps=4, n_envs=3, keeps_following=False):
     return rollout
 
 
-def test_samples_are_numbered_environment_by_environment():
-    rollout = numbered_rollout()
-    batch = rollout.batch(torch.arange(12))
-    assert batch.actions.tolist() == list(range(12))
-    assert batch.observations.images[:, 0, 0, 0].tolist() == list(range(12))
-    assert batch.context[:, 0].tolist() == list(range(12))
-
-
 def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
     rollout = numbered_rollout()
     rollout.is_first[2, 0] = True  # environment 0: 2 + 2 steps
@@ -44,15 +36,6 @@ def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
     assert sequences.firsts.tolist() == [0, 2, 4, 8, 11]
     assert sequences.lengths.tolist() == [2, 2, 4, 3, 1]
     assert sequences.before.tolist() == [0] * 5
-
-
-def test_a_sequence_batch_holds_whole_sequences_one_after_another():
-    rollout = numbered_rollout()
-    rollout.is_first[2, 0] = True
-    batches = [rollout.sequence_batch(each) for each in torch.tensor([3, 0, 1, 2]).split(2)]
-    assert [b.lengths.tolist() for b in batches] == [[4, 2], [2, 4]]
-    assert batches[0].actions.tolist() == [8, 9, 10, 11, 0, 1]
-    assert batches[1].actions.tolist() == [2, 3, 4, 5, 6, 7]
 
 
 def test_transitions_lead_to_what_followed_and_to_its_context():

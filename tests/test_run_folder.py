@@ -5,43 +5,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.agents import small_config
-from utils import run_folder as run_folder
+from utils import run_folder
 from utils.errors import UserError
-from utils.run_folder import (
-    create_run_folder,
-    default_run_id,
-    folder_of,
-    load_run_config,
-    locked,
-    mark_finished,
-    record_resume,
-)
 
 
 def test_the_default_run_id_joins_overrides_and_seed():
-    assert (
-        default_run_id(["n_steps=20", "model=HELM", "gamma=0.9"], 3)
-        == "n_steps=20_gamma=0.9_seed=3"
-    )
-    assert default_run_id(["seed=3"], 3) == "seed=3"
+    overrides = ["n_steps=20", "model=HELM", "gamma=0.9"]
+    assert run_folder.default_run_id(overrides, 3) == "n_steps=20_gamma=0.9_seed=3"
+    assert run_folder.default_run_id(["seed=3"], 3) == "seed=3"
 
 
-def test_a_run_id_is_one_harmless_folder_name():
-    run_id = default_run_id(["language_model=../../my model/é"], 0)
-    assert run_id == "language_model=..-..-my-model-_seed=0"
-    assert len(default_run_id([f"language_model={'x' * 500}"], 0)) <= 120
-
-
-def test_a_default_run_never_meets_an_earlier_one(in_empty_folder):
-    folders = [create_run_folder(small_config(), None, ["gamma=0.9"]) for _ in range(3)]
-    assert [f.name for f in folders] == [
-        "gamma=0.9_seed=0",
-        "gamma=0.9_seed=0-2",
-        "gamma=0.9_seed=0-3",
-    ]
-    assert str(folders[0].parent) == "experiments/HELM/MiniGrid-KeyCorridorS3R1-v0"
+@given(st.lists(st.text()))
+def test_a_default_run_id_is_one_harmless_folder_name(texts):
+    run_id = run_folder.default_run_id([f"language_model={text}" for text in texts], 0)
+    assert Path(run_id).name == run_id
+    assert run_id.isascii()
+    assert run_id.isprintable()
+    assert len(run_id) <= 120
 
 
 def test_runs_begun_in_the_same_instant_are_numbered(in_empty_folder, monkeypatch):
@@ -51,17 +35,17 @@ def test_runs_begun_in_the_same_instant_are_numbered(in_empty_folder, monkeypatc
         if len(taken) < 3:
             taken.append(None)
             monkeypatch.setattr("os.getpid", lambda: len(taken))
-            create_run_folder(small_config(), None, [])
+            run_folder.create_run_folder(small_config(), None, [])
         return {}
 
     monkeypatch.setattr(run_folder, "describe_basis", begin_another)
-    create_run_folder(small_config(), None, [])
-    names = sorted(path.name for path in folder_of(small_config(), "x").parent.iterdir())
+    run_folder.create_run_folder(small_config(), None, [])
+    names = sorted(path.name for path in run_folder.folder_of(small_config(), "x").parent.iterdir())
     assert names == ["seed=0", "seed=0-2", "seed=0-3", "seed=0-4"]
 
 
 def test_a_run_id_taken_in_the_same_instant_is_refused(in_empty_folder, monkeypatch):
-    place = folder_of(small_config(), "mine")
+    place = run_folder.folder_of(small_config(), "mine")
 
     def take(config):
         place.mkdir(parents=True)
@@ -70,16 +54,18 @@ def test_a_run_id_taken_in_the_same_instant_is_refused(in_empty_folder, monkeypa
 
     monkeypatch.setattr(run_folder, "describe_basis", take)
     with pytest.raises(UserError, match="has just taken this name"):
-        create_run_folder(small_config(), "mine", [])
+        run_folder.create_run_folder(small_config(), "mine", [])
     assert [path.name for path in place.parent.iterdir()] == ["mine"]
 
 
 def test_the_folder_describes_the_run(in_empty_folder):
-    folder = create_run_folder(small_config(gamma=0.5), "mine", [], {"language_model": "ab"})
+    folder = run_folder.create_run_folder(
+        small_config(gamma=0.5), "mine", [], {"language_model": "ab"}
+    )
     run = json.loads((folder / "run.json").read_text())
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "run.json"]
     assert [path.name for path in folder.parent.iterdir()] == ["mine"]
-    assert load_run_config(folder) == small_config(gamma=0.5)
+    assert run_folder.load_run_config(folder) == small_config(gamma=0.5)
     assert run["packages"]["torch"].startswith("2.")
     assert run["weights"] == {"language_model": "ab"}
     assert run["hardware"]["cores"] >= run["hardware"]["usable_cores"] >= 1
@@ -87,8 +73,9 @@ def test_the_folder_describes_the_run(in_empty_folder):
     assert {"command", "git_commit", "git_changed_files", "started", "machine"} <= set(run)
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused_to_others_until_its_run_ends(in_empty_folder):
-    folder = create_run_folder(small_config(), "mine", [])
+    folder = run_folder.create_run_folder(small_config(), "mine", [])
     code = "import sys; from pathlib import Path; from utils.run_folder import locked\n"
     code += f"with locked(Path({str(folder.resolve())!r})): print('mine', flush=True); input()"
     other = subprocess.Popen(
@@ -98,41 +85,29 @@ def test_a_folder_in_use_is_refused_to_others_until_its_run_ends(in_empty_folder
         stdout=subprocess.PIPE,
     )
     assert other.stdout.readline() == b"mine\n"
-    with pytest.raises(UserError, match="another run is writing here"), locked(folder):
+    with pytest.raises(UserError, match="another run is writing here"), run_folder.locked(folder):
         pass
     other.kill()
     other.communicate()
-    with locked(folder):
+    with run_folder.locked(folder):
         assert (folder / "lock").exists()
 
 
 def test_a_pipe_in_place_of_the_lock_keeps_nobody_waiting(in_empty_folder):
     os.mkfifo("lock")
-    with pytest.raises(UserError, match="cannot be written"), locked(in_empty_folder):
+    with pytest.raises(UserError, match="cannot be written"), run_folder.locked(in_empty_folder):
         pass
 
 
-def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
-    folder = create_run_folder(small_config(), "mine", [])
-    with pytest.raises(UserError, match=r"go on with it: python main\.py --resume experiments"):
-        create_run_folder(small_config(), "mine", [])
-    record_resume(folder, small_config(), 32, ["in new episodes"])
-    mark_finished(folder)
-    run = json.loads((folder / "run.json").read_text())
-    assert [(entry["env_steps"], entry["exact"]) for entry in run["resumed"]] == [(32, False)]
-    with pytest.raises(UserError, match=r"Choose another run id$"):
-        create_run_folder(small_config(), "mine", [])
-
-
 def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_folder, monkeypatch):
-    folder = create_run_folder(small_config(), "mine", [])
-    assert record_resume(folder, small_config(), 16, []) == []
+    folder = run_folder.create_run_folder(small_config(), "mine", [])
+    assert run_folder.record_resume(folder, small_config(), 16, []) == []
     monkeypatch.setattr(run_folder, "source_sha256", lambda: "edited")
-    (difference,) = record_resume(folder, small_config(), 32, [])
+    (difference,) = run_folder.record_resume(folder, small_config(), 32, [])
     assert "the source has changed" in difference
-    assert record_resume(folder, small_config(), 48, []) == []  # as the part before it
-    monkeypatch.setattr(run_folder, "_version", lambda name: "0.1")
-    differences = record_resume(folder, small_config(), 64, ["in new episodes"])
+    assert run_folder.record_resume(folder, small_config(), 48, []) == []  # as the part before it
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.1")
+    differences = run_folder.record_resume(folder, small_config(), 64, ["in new episodes"])
     assert differences[0] == "in new episodes"
     assert any(text.startswith("torch 0.1 instead of 2.") for text in differences)
     resumed = json.loads((folder / "run.json").read_text())["resumed"]
@@ -158,24 +133,11 @@ def test_the_source_of_a_run_is_what_training_imports(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"resumed": 3}', b'{"resumed": [3]}'])
 def test_a_damaged_description_is_kept_and_said(content, in_empty_folder, caplog):
-    folder = create_run_folder(small_config(), "mine", [])
+    folder = run_folder.create_run_folder(small_config(), "mine", [])
     (folder / "run.json").write_bytes(content)
-    differences = record_resume(folder, small_config(), 16, [])
+    differences = run_folder.record_resume(folder, small_config(), 16, [])
     assert differences == ["the source it was made with is not recorded"]
     (line,) = caplog.messages
     assert str(folder / "run.json.damaged-1") in line
     assert (folder / "run.json.damaged-1").read_bytes() == content
     assert len(json.loads((folder / "run.json").read_text())["resumed"]) == 1
-
-
-def test_a_missing_description_is_said(in_empty_folder, caplog):
-    folder = create_run_folder(small_config(), "mine", [])
-    (folder / "run.json").unlink()
-    mark_finished(folder)
-    assert "no longer recorded" in caplog.text
-    assert "finished" in json.loads((folder / "run.json").read_text())
-
-
-def test_another_folder_is_no_run(in_empty_folder):
-    with pytest.raises(UserError, match=r"not a run folder, it has no config\.json"):
-        load_run_config(in_empty_folder)

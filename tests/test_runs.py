@@ -4,7 +4,9 @@ import json
 import math
 import re
 import signal
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import eval as eval_program
@@ -79,7 +81,15 @@ def test_an_evaluation_restores_the_agent_and_leaves_a_page_to_look_at(runs, cap
         assert ("attention" in episode) == (attends or model in ("GPT", "GTrXL"))
         assert ("words" in episode) == (model in ("HELM", "SHELM"))
         assert ("entropy" in episode) == (model == "HELM")
+    for path in Path("episodes").rglob("whole_*.npz"):
+        with np.load(path) as arrays:
+            n_steps = len(arrays["actions"])
+            assert all(len(steps) == n_steps for name, steps in arrays.items() if name in SEEN)
+            assert {*arrays.get("text", np.array([])).flat} <= {*data["sentences"]}
 
 
 ACTIONS = {"PPO": "sampled", "SAC": "sampled", "DQN": "of the highest value"}
 ACTIONS["EllmDQN"] = ACTIONS["DQN"]
+
+
+SEEN = ("observations", "text", "words", "attention", "values")

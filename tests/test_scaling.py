@@ -3,6 +3,7 @@ import pytest
 
 from rewards.scaling import RewardScaling, build_scaling
 from tests.agents import small_config
+from utils.running_statistics import RunningMeanVariance
 
 
 def play(scaling, rewards, ended=None):
@@ -45,3 +46,22 @@ def test_new_episodes_begin_new_returns_but_keep_the_statistics_and_rewards_are_
 def test_the_settings_come_before_the_suite(choice, by_default, scaled):
     config = small_config(normalize_reward=choice)
     assert (build_scaling(config, 3, by_default) is not None) == scaled
+
+
+def test_the_first_update_by_hand():
+    statistics = RunningMeanVariance()
+    statistics.update([1.0, 3.0])
+    # Mean 2, variance 1; the initial weight 1e-4 lies at 0.
+    assert statistics.count == pytest.approx(2.0001, rel=1e-12)
+    assert statistics.mean == pytest.approx(4 / 2.0001, rel=1e-12)
+    squares = 1e-4 * 1 + 2 * 1 + 4 * 1e-4 * 2 / 2.0001
+    assert statistics.variance == pytest.approx(squares / 2.0001, rel=1e-12)
+
+
+def test_batches_of_any_size_give_the_same_result():
+    values = np.random.default_rng(1).normal(size=60)
+    whole, parts = RunningMeanVariance(), RunningMeanVariance()
+    whole.update(values.reshape(3, 20))
+    for part in np.split(values, [1, 7, 7, 31]):
+        parts.update(part)
+    assert parts.state_dict() == pytest.approx(whole.state_dict(), rel=1e-12)

@@ -8,23 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from analysis import scoreboard
 from analysis.__main__ import main
 from analysis.run_data import markdown, read_columns
-from analysis.scoreboard import (
-    AGENTS,
-    TASKS,
-    LeftOut,
-    read_cells,
-    score_of,
-    scores_table,
-    trained_parameters,
-)
 from sweeps.grid import make_grid
 from tests.test_analysis import refusal, rows
 from trainers.checkpoint import LAST, save_checkpoint
+from utils.given_settings import CONFIGS, load_config
 from utils.loggers import MetricsWriter
 from utils.run_folder import create_run_folder, mark_finished
-from utils.settings import CONFIGS, load_config
+from utils.saved_state import with_moments
 
 T_MAZE = {"env": "TMazePassive-v0", "algorithm": "DQN", "n_steps": 100}
 MEMORY = {"env": "MiniGrid-MemoryS11-v0", "n_steps": 100}
@@ -48,8 +41,8 @@ def write_run(score, name="eval/return_mean", finished=True, init_checkpoint=Non
 
 def cells_and_lines(*paths):
     """Return the cells by task and agent, and the lines about runs that do not count."""
-    left_out = LeftOut()
-    cells = read_cells(paths or [Path("experiments")], left_out)
+    left_out = scoreboard.LeftOut()
+    cells = scoreboard.read_cells(paths or [Path("experiments")], left_out)
     return {(cell.task.name, cell.agent.name): cell for cell in cells}, left_out.lines
 
 
@@ -106,9 +99,9 @@ def test_a_table_stands_for_the_folders_it_was_made_from_also_beside_others(runs
 
 def test_the_published_table_is_that_of_the_published_runs():
     docs = Path(__file__).resolve().parent.parent / "docs"
-    left_out = LeftOut()
-    cells = read_cells([docs / "scoreboard.csv"], left_out)
-    assert markdown(scores_table(cells)) in (docs / "scoreboard.md").read_text()
+    left_out = scoreboard.LeftOut()
+    cells = scoreboard.read_cells([docs / "scoreboard.csv"], left_out)
+    assert markdown(scoreboard.scores_table(cells)) in (docs / "scoreboard.md").read_text()
     assert left_out.lines == []
 
 
@@ -136,17 +129,16 @@ def test_of_several_settings_those_of_most_seeds_count_and_the_others_are_named(
     ]
 
 
-def test_settings_that_nobody_reads_and_names_of_one_agent_do_not_tell_runs_apart(runs):
+def test_unread_settings_do_not_tell_runs_apart_and_language_models_do(runs):
     folder = write_run(1.0, model="CNN", seed=1, **T_MAZE)
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"mem_len": 7}))
-    write_run(0.5, "rollout/return_mean", model="LSTM", seed=1, **MEMORY)
     write_run(1.0, **T_MAZE | HELM)
     write_run(0.75, **T_MAZE | HELM | {"language_model": "all-MiniLM-L6-v2"})
     cells, lines = cells_and_lines()
     helms = [cells["T-Maze 10", f"HELM, {name}"].scores[0] for name in ("SmolLM2", "MiniLM")]
-    assert helms == pytest.approx([0.9, 0.65]), "language models are columns of their own"
-    assert len(cells["T-Maze 10", "none"].runs) == len(cells["MemoryS11", "LSTM"].runs) == 2
+    assert helms == pytest.approx([0.9, 0.65])
+    assert len(cells["T-Maze 10", "none"].runs) == 2
     assert lines == []
 
 
@@ -174,16 +166,39 @@ def test_runs_that_are_unfinished_begun_with_others_or_of_no_task_are_named(runs
     assert all(str(folder) in of_others for folder in (foreign, by_another, elsewhere))
 
 
+def test_runs_of_twins_are_lines_of_their_own_with_gaps_and_biases(runs, capsys):
+    twin = T_MAZE | {"observability": "full"}
+    for seed, score in enumerate((1.1, 0.85, 1.1)):
+        write_run(score, seed=seed, **twin)
+    write_run(1.1, model="CNN", **twin)
+    write_run(1.1, model="GPT", learning_rate=0.01, **twin)
+    write_run(0.85, model="GPT", **T_MAZE)
+    before = scoreboard.scores_table([*cells_and_lines()[0].values()])
+    assert main(["scoreboard", "experiments"]) == 0
+    page = capsys.readouterr().out
+    table = {row["task, steps"]: [*row.values()][1:4] for row in rows("scoreboard_summary.csv")}
+    assert table["T-Maze 10, 100"] == ["0.00 ×1", "0.50 [0.00, 1.00] ×3", "0.50 ×1"]
+    assert table["T-Maze 10, twin, 100"] == ["1.00 ×1", "0.83 [0.50, 1.00] ×3", "1.00 ×1"]
+    assert table["T-Maze 10, gap"] == ["1.00", "0.33 [-0.17, 0.83]", "learning_rate differ"]
+    assert table["T-Maze 10, bias"] == ["", "-0.17", "0.00"]
+    assert "| T-Maze 10, gap | 1.00 |" in page
+    assert "observability=full" in page
+    assert sum(" gap" in name for name in table) == 1, "of twins that were trained in alone"
+    shutil.rmtree("experiments")
+    kept, _ = cells_and_lines(Path("analysis_output/scoreboard.csv"))
+    assert scoreboard.scores_table([*kept.values()]) == before
+
+
 def test_a_score_is_the_mean_of_five_evaluations_or_the_last_hundred_episodes(runs):
     folder = write_run(0, seed=7, **T_MAZE)
     lines = ["env_steps,rollout/return_mean,eval/return_mean,time/seconds"]
     evaluated = ["0.0", "0.2", "", "0.4", "0.6", "0.8", "1.0"]
     lines += [f"{n},0.3,{value},{n}" for n, value in enumerate(evaluated, 1)]
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
-    assert score_of(read_columns(folder), "return_mean") == pytest.approx(0.6)
+    assert scoreboard.score_of(read_columns(folder), "return_mean") == pytest.approx(0.6)
     never = [f"{n},0.{n},,{n}" for n in range(1, 8)]
     (folder / "metrics.csv").write_text("\n".join([lines[0], *never]) + "\n")
-    assert score_of(read_columns(folder), "return_mean") == 0.7
+    assert scoreboard.score_of(read_columns(folder), "return_mean") == 0.7
 
 
 def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
@@ -191,63 +206,60 @@ def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
     places = {}
     for run in runs:
         settings = vars(run.config)
-        (task,) = (task for task in TASKS if task.plays(settings))
-        (agent,) = (agent for agent in AGENTS if agent.is_of(settings))
+        (task,) = (task for task in scoreboard.TASKS if task.plays(settings))
+        (agent,) = (agent for agent in scoreboard.AGENTS if agent.is_of(settings))
         places.setdefault(task.name, {})[agent.name] = run.config.n_steps
     assert len(runs) == sum(map(len, places.values())), "a cell is trained once"
-    for task in TASKS:
-        able = {agent.name for agent in AGENTS if not agent.blind(task)}
+    for task in scoreboard.TASKS:
+        able = {agent.name for agent in scoreboard.AGENTS if not agent.blind(task)}
         assert set(places[task.name]) == able
         assert len(set(places[task.name].values())) == 1
 
 
-@pytest.mark.parametrize("place", ["optimizer", "networks/optimizer", "networks/optimizers/all"])
+@pytest.mark.parametrize("place", [(), ("networks",), ("networks", "optimizers")])
 def test_parameters_are_those_that_an_optimiser_moves(tmp_path, place):
     trained, frozen = torch.nn.Linear(3, 2), torch.nn.Linear(5, 5)
-    optimizer = torch.optim.AdamW(trained.parameters())
-    frozen(torch.ones(5)).sum().backward()
-    trained(torch.ones(3)).sum().backward()
-    optimizer.step()
-    learner = optimizer.state_dict()
-    for name in reversed(place.split("/")):
-        learner = {name: learner, "target": frozen.state_dict()}
+    optimizer = with_moments(torch.optim.AdamW(trained.parameters()))
+    learner = {"optimizer": optimizer.state_dict(), "target": frozen.state_dict()}
+    for name in reversed(place):
+        learner = {name: learner}
     state = {"config": {}, "agent": frozen.state_dict(), "weights": {}, "env_steps": 1}
     save_checkpoint(tmp_path / LAST, state | {"learner": learner})
-    assert trained_parameters(tmp_path) == 3 * 2 + 2
+    assert scoreboard.trained_parameters(tmp_path) == sum(
+        each.numel() for each in trained.parameters()
+    )
     (tmp_path / LAST).unlink()
-    assert trained_parameters(tmp_path) is None
+    assert scoreboard.trained_parameters(tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("command", "line"),
-    [
-        ([], "required: RUNS"),
-        (["nowhere"], "nowhere: neither a run folder nor a folder of run folders"),
-        (["young"], "left out, not finished: young. No run is left to show"),
-        (["foreign"], "left out, of no task and agent of the ladder: foreign. No run is left"),
-        (["bare"], "bare/config.json: not the settings of a run (seed is null)"),
-        (["silent"], "silent: finished, and rollout/return_mean has no value. Name other runs"),
-        (["untimed"], "untimed/metrics.csv: no column 'time/seconds'. Name other runs"),
-        (["metrics.csv"], "metrics.csv: not a table of the scoreboard (no column run)"),
-        (["settings.csv"], "settings.csv, line 2: not a run of the scoreboard (Expecting"),
-        (["score.csv"], "score.csv, line 2: settings must be an object and score a number"),
-        (["seed.csv"], "seed.csv, line 2: not the settings of a run (seed is null)"),
-        (["empty.csv"], "empty.csv has no rows yet"),
-        (["experiments", "--by", "model"], "unrecognized arguments: --by model"),
-    ],
-)
-def test_a_mistake_gets_one_line_and_nothing_is_written(runs, capsys, command, line):
+RUN = "run,settings,score,steps_per_second,n_trained\n"
+MISTAKES = {
+    "young": "left out, not finished: young. No run is left to show",
+    "foreign": "left out, of no task and agent of the ladder: foreign. No run is left",
+    "bare": "bare/config.json: not the settings of a run (seed is null)",
+    "silent": "silent: finished, and rollout/return_mean has no value. Name other runs",
+    "untimed": "untimed/metrics.csv: no column 'time/seconds'. Name other runs",
+    "metrics.csv": "metrics.csv: not a table of the scoreboard (no column run)",
+    "settings.csv": "settings.csv, line 2: not a run of the scoreboard (Expecting",
+    "score.csv": "score.csv, line 2: settings must be an object and score a number",
+    "empty.csv": "empty.csv has no rows yet",
+}
+
+
+@pytest.mark.parametrize("place", MISTAKES)
+def test_a_mistake_gets_one_line_and_nothing_is_written(runs, capsys, place):
     write_run(1.0, finished=False, **T_MAZE).rename("young")
     write_run(1.0, env="CartPole-v1").rename("foreign")
     write_run(float("nan"), "rollout/return_mean", **T_MAZE).rename("silent")
     write_run(1.0, **T_MAZE).rename("untimed")
-    Path("untimed/metrics.csv").write_text("env_steps,eval/return_mean\n1,1\n")
-    Path("metrics.csv").write_text("env_steps,eval/return_mean\n1,1\n")
-    bare = 'a,"{""model"": ""LSTM"", ""env"": ""a""}",1,,\n'
-    tables = {"settings": "a,{,1,,\n", "score": "a,{},nan,,\n", "seed": bare, "empty": ""}
-    for name, row in tables.items():
-        heading = "run,settings,score,steps_per_second,n_trained\n"
-        Path(f"{name}.csv").write_text(heading + row)
     Path("bare").mkdir()
-    Path("bare/config.json").write_text('{"model": "LSTM", "env": "TMazePassive-v0"}')
-    assert line in refusal(capsys, ["scoreboard", *command])
+    for name, text in {
+        "bare/config.json": '{"model": "LSTM", "env": "TMazePassive-v0"}',
+        "untimed/metrics.csv": "env_steps,eval/return_mean\n1,1\n",
+        "metrics.csv": "env_steps,eval/return_mean\n1,1\n",
+        "settings.csv": f"{RUN}a,{{,1,,\n",
+        "score.csv": f"{RUN}a,{{}},nan,,\n",
+        "empty.csv": RUN,
+    }.items():
+        Path(name).write_text(text)
+    assert MISTAKES[place] in refusal(capsys, ["scoreboard", place])

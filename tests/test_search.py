@@ -16,8 +16,8 @@ import sweep as sweep_program
 from sweeps.search import JOURNAL, PRUNERS, SAMPLERS, Choices, Plan, Range, Study, read_space, score
 from tests.bad_inputs.harness import refused
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.run_folder import mark_finished, write_json
-from utils.settings import load_config
 
 FIXED = {"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "n_steps": 1000}
 RANGES = {
@@ -26,7 +26,6 @@ RANGES = {
     "lr_decay": {"choices": ["none", "linear"]},
 }
 PLACE = Path("searches/search")
-RUNS = Path("experiments/CNN-PPO/RandomMaze-v0")
 STEP = 100  # between two rows
 HEADER = "env_steps,rollout/return_mean,time/steps_per_second\n"
 
@@ -154,6 +153,7 @@ def test_a_search_ends_with_table_best_settings_importance_and_picture(search, c
     assert f"main.py --config {PLACE}/config.json" in printed
 
 
+@pytest.mark.slow
 def test_the_same_seed_tries_the_same_values_and_another_others(search):
     for name, seed in (("one", "3"), ("two", "3"), ("three", "4")):
         assert search(7, "--name", name, "--seed", seed)[0] == 0
@@ -230,16 +230,6 @@ def test_values_that_cannot_be_together_are_a_failed_trial(search):
     assert all("n_batches" in row["run"] for row in failed)  # why, where others have their run
 
 
-def test_an_interrupted_search_says_what_to_type(search, monkeypatch, capsys):
-    class Interrupted:
-        stop = sweep_program.signal.SIGINT
-
-    fake = contextlib.nullcontext(Interrupted())
-    monkeypatch.setattr(sweep_program, "Interruption", lambda doing: fake)
-    assert search(3)[0] == 130
-    assert "Go on with: python sweep.py --search 3 --config mine.json" in capsys.readouterr().err
-
-
 def test_a_dry_run_tells_ranges_and_cost_and_writes_nothing(search, here, capsys):
     assert search(5, "--dry-run")[0] == 0
     printed = capsys.readouterr().out
@@ -289,6 +279,7 @@ def test_a_score_is_the_mean_of_the_last_tenth_or_the_last_value():
     assert score(x[:0], x[:0], 1000) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("pruner", PRUNERS)
 def test_values_lie_in_their_ranges(sampler, pruner):

@@ -38,6 +38,9 @@ def test_a_table_is_saved_as_texts_and_knows_no_others_when_restored(tmp_path):
     other.check(torch.tensor([numbers]))
     with pytest.raises(ValueError, match="not in the table"):
         other.check(torch.tensor([numbers[:1] + unsaved]))
+    for state in (("a",), ["a", 1], {"a": 1}, "a"):
+        with pytest.raises(ValueError, match="not a list of texts"):
+            other.load_state_dict(state)
 
 
 def test_each_sentence_is_read_once_and_its_row_stays_however_many_come_or_are_restored():
@@ -53,12 +56,6 @@ def test_each_sentence_is_read_once_and_its_row_stays_however_many_come_or_are_r
         assert vectors(numbers)[:, 0].tolist() == list(range(met))
     assert sorted(map(int, read)) == list(range(met))
     assert copy.deepcopy(vectors) is vectors
-
-
-@pytest.mark.parametrize("state", [("a",), ["a", 1], {"a": 1}, "a"])
-def test_what_is_no_list_of_texts_is_no_state_of_a_table(state):
-    with pytest.raises(ValueError, match="not a list of texts"):
-        SentenceTable().load_state_dict(state)
 
 
 def test_a_reader_reads_texts_of_any_container_in_the_order_of_their_keys():
@@ -148,16 +145,12 @@ def test_a_text_is_read_the_same_in_any_company():
     torch.testing.assert_close(encoder()(READ), alone, atol=1e-5, rtol=0)
 
 
-def test_more_texts_than_fit_a_block_keep_their_order():
-    texts = ["key"] * BLOCK + ["door", "key"]
-    vectors = encoder()(texts)
-    torch.testing.assert_close(vectors[-1], vectors[0])
-    assert (vectors[-2] - vectors[0]).abs().max() > 0.1
-
-
-def test_texts_are_cut_where_the_model_stops_reading():
+def test_long_texts_are_cut_and_more_texts_than_fit_a_block_keep_their_order():
     long = " ".join(["key"] * 300)
-    torch.testing.assert_close(encoder()([long]), encoder()([long + " door"]))
+    vectors = encoder()(["key"] * BLOCK + ["door", "key", long, long + " door"])
+    torch.testing.assert_close(vectors[-3], vectors[0])
+    torch.testing.assert_close(vectors[-2], vectors[-1])
+    assert (vectors[-4] - vectors[0]).abs().max() > 0.1
 
 
 def test_a_text_without_a_token_is_zeros_and_harms_no_other(tmp_path):

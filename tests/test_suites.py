@@ -6,31 +6,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Dict
 
 import eval as eval_program
-import main as main_program
-from tests.tiny_clip import tiny_settings
+from envs import make_vector_env
+from tests.runs import train_row
+from utils.run_folder import load_run_config
 
 pytestmark = pytest.mark.slow
 
-IMAGES = {
-    "MiniGrid-Empty-5x5-v0": (3, 56, 56),
-    "RandomMaze-v0": (3, 9, 9),
-    "maze": (3, 64, 64),
-    "MiniWorld-Sign-v0": (3, 60, 80),
-    "psychlab_continuous_recognition": (3, 80, 80),
-    "ContinuousRecognition-v0": (3, 80, 80),
-    "VisualMatch-v0": (3, 5, 5),
-    "KeyToDoor-v0": (3, 5, 5),
-}
-CRAFTER = {"Crafter-v1": (3, 64, 64), "CrafterText-v0": (1, 84, 84)}
-VECTORS = {"TMazePassive-v0": (2,), "TMazeActive-v0": (2,)}
-SHOWN: dict[str, tuple[int, ...]] = {**IMAGES, **CRAFTER, **VECTORS}
+IMAGES = (
+    *("MiniGrid-Empty-5x5-v0", "RandomMaze-v0", "maze", "MiniWorld-Sign-v0", "VisualMatch-v0"),
+    *("psychlab_continuous_recognition", "ContinuousRecognition-v0", "KeyToDoor-v0"),
+)
+CRAFTER, VECTORS = ("Crafter-v1", "CrafterText-v0"), ("TMazePassive-v0", "TMazeActive-v0")
 OWN: dict[str, dict[str, object]] = {
     "Crafter-v1": {"crafter_length": 4},
     "CrafterText-v0": {"crafter_length": 4, "crafter_actions": "good", "use_text": "false"},
-    "TMazePassive-v0": {"length": 3},
-    "TMazeActive-v0": {"length": 3},
+    **{task: {"length": 3} for task in VECTORS},
 }
 # With images, with words of them; other memories see what these see, and are in tests/runs.py.
 RUNS = [(name, task) for task in IMAGES for name in ("CNN", "SHELM")]
@@ -43,17 +36,17 @@ TINY = {"device": "cpu", "n_steps": 8, "n_envs": 1, "n_rollout_steps": 8, "n_bat
 def test_an_agent_is_trained_and_played(name, task, in_empty_folder, lab, request):
     if task.startswith("MiniWorld-"):
         request.getfixturevalue("opengl")
-    settings = TINY | {"model": name, "env": task} | OWN.get(task, {}) | tiny_settings(name)
-    command = [f"--var={key}={value}" for key, value in settings.items()]
-    assert main_program.main([*command, "--run-id", "tiny"]) == 0
-    folder = Path("experiments", name, task, "tiny")
+    settings = TINY | {"model": name, "env": task} | OWN.get(task, {})
+    folder = train_row("tiny", settings)
     assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "1"]) == 0
     (result,) = folder.glob("*_eval_*.json")
     (length,) = json.loads(result.read_text())["lengths"]
     (recording,) = Path("episodes", task, name).glob("*.npz")
     with np.load(recording, allow_pickle=False) as file:
         arrays = dict(file)
-    assert arrays["observations"].shape == (length, *SHOWN[task])
+    space = make_vector_env(load_run_config(folder), 0).single_observation_space
+    space = space["image"] if isinstance(space, Dict) else space
+    assert arrays["observations"].shape == (length, *space.shape)
     assert arrays["observations"].dtype == (np.float32 if task in VECTORS else np.uint8)
     if name == "SHELM":
         assert arrays["words"].shape == arrays["similarities"].shape == (length, 2)

@@ -47,7 +47,6 @@ def test_a_dry_run_prints_the_grid_and_its_cost_and_writes_nothing(tiny, capsys)
 
 
 MISTAKES = {
-    "the same twice": (["--var", "gamma=0.9,0.90"], "the same settings as"),
     "seeds twice": (["--seeds", "2", "--var", "seed=1"], "give one of them"),
     "one of the GPUs": (["--var", "device=cuda:1"], "Ray allots the GPUs"),
     "GPU without a share": (["--var", "device=cuda"], "needs --gpus"),

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.language_models import PlainTextModel
 from models.language.files import find_model
-from models.language.generation import TextModel, Tree, Writing
+from models.language.generation import TextModel, Writing
 from tests.tiny_decoders import DECODERS, N_POSITIONS
 from utils.errors import UserError
 
@@ -25,6 +25,7 @@ def library(folder):
     return AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
+@pytest.mark.quick(" word1 word2 word3-llama")
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("shared", ["", SHARED])
 def test_phrases_together_are_as_likely_as_each_alone(decoders, name, shared):
@@ -32,16 +33,6 @@ def test_phrases_together_are_as_likely_as_each_alone(decoders, name, shared):
     plain = PlainTextModel(find_model(decoders[name])).phrase_log_probabilities(PROMPT, PHRASES)
     assert found == pytest.approx(plain, abs=1e-5)
     assert len(set(found)) == len(PHRASES)
-
-
-def test_a_tree_holds_what_phrases_share_once_and_no_last_tokens():
-    tree = Tree([[6, 7], [6, 8, 9], [7], [6, 8, 2]])
-    assert tree.ids == [6, 8]
-    assert tree.phrases == [
-        *([(-1, 6), (0, 7)], [(-1, 6), (0, 8), (1, 9)]),
-        *([(-1, 7)], [(-1, 6), (0, 8), (1, 2)]),
-    ]
-    assert tree.follows.tolist() == [[True, False], [True, True]]
 
 
 def test_what_was_asked_before_changes_no_bit(decoders):

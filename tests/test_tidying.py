@@ -11,8 +11,8 @@ from rewards.suggesters.household import YesNoSuggester, prompt
 from rewards.suggesters.rules import HouseholdOracle, HouseholdSuggester
 from tests.test_housekeep_text import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE, SINK, laid_out
 from tests.test_yes_no import Answers
+from utils.given_settings import load_config
 from utils.household import Goal
-from utils.settings import load_config
 
 
 def house(suggester=None, **places):
@@ -50,19 +50,16 @@ def test_picking_up_and_placing_as_suggested_is_paid_once_each():
     assert pay(layer, *FROM_FRIDGE, PLACE, PICK_UP, PLACE) == [0, 0, 2.5, -0.25, -0.25]
 
 
-def test_a_suggested_pick_up_is_paid_the_first_time_only():
-    assert pay(house(**MUG), PICK_UP, PLACE, PICK_UP) == [2.5, -0.25, 0]
-
-
 def test_a_thing_misplaced_and_tidied_again_pays_two_in_all():
     layer = house(mug="kitchen sink", milk="kitchen table")
     paid = pay(layer, PICK_UP, *TO_FRIDGE, PLACE, PICK_UP, *FROM_FRIDGE, PLACE)
     assert [reward for reward in paid if reward] == [-0.25, -0.25, 2.5]
 
 
-def test_what_nobody_suggested_and_what_fails_costs():
+def test_what_nobody_suggested_and_what_fails_costs_and_a_pick_up_is_paid_once():
     layer = house(mug="kitchen sink", milk="kitchen table")
     assert pay(layer, PLACE, PICK_UP, PICK_UP, LOOK) == [-0.2, -0.25, -0.2, 0]
+    assert pay(house(**MUG), PICK_UP, PLACE, PICK_UP) == [2.5, -0.25, 0]
 
 
 def test_without_judgement_every_thing_and_every_place_is_worth_it():

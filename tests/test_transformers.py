@@ -34,6 +34,7 @@ def test_hidden_states_and_attention_agree_with_the_original(golden):
     torch.testing.assert_close(attention, expected["last_step_attention"], atol=1e-5, rtol=0)
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("mem_len", [1, 2, 3, 8])
 def test_the_ring_goes_round_as_the_plain_version_shifts(mem_len):
     model = load_language_model(TRANSFORMER_XL, mem_len=mem_len)
@@ -119,6 +120,7 @@ def episode(n_tokens):
     return torch.randn(N_ENVS, n_tokens, 24, generator=torch.Generator().manual_seed(2))
 
 
+@pytest.mark.quick("4-2-bert", "30-1-roberta")
 @pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize(("mem_len", "n_new"), [(4, 1), (4, 2), (4, 3), (11, 2), (11, 3), (30, 1)])
 def test_the_oldest_tokens_leave_the_window(name, folder, decoders, mem_len, n_new):

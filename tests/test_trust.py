@@ -18,7 +18,8 @@ from tests.model_server import CHOP, Turns, said, serving
 from tests.runs import train
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 from utils.errors import UserError
-from utils.settings import all_settings, load_config, outside_settings
+from utils.given_settings import load_config
+from utils.settings import all_settings, outside_settings
 
 TINY = {"n_envs": 1, "n_steps": 32}
 WORLD = {"env": "CrafterText-v0", "crafter_length": 10, "crafter_actions": "good"}

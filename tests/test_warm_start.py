@@ -10,19 +10,26 @@ import torch
 import main as main_program
 from main import build_run
 from tests.bad_inputs.harness import refused
-from tests.runs import folder_of, resume, same, signal_at
+from tests.runs import (
+    CNN,
+    LSTM,
+    PPO,
+    REPLAY,
+    folder_of,
+    resume,
+    same,
+    signal_at,
+    train_row,
+    words_of,
+)
 from tests.test_resume import command
 from trainers.checkpoint import LAST, UNWRITTEN, WarmStart, load_checkpoint, save_checkpoint
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
+from utils.given_settings import load_config
 from utils.saved_state import moments
-from utils.settings import load_config
 
 TINY = {"n_steps": 64, "memory_width": 8}
-BY_REPLAY = {
-    **{"n_steps": 12, "n_envs": 1, "batch_size": 2, "warmup_episodes": 1, "head_width": 8},
-    **{"env": "TMazePassive-v0", "length": 3, "device": "cpu", "showcase_minutes": "null"},
-}
 
 
 def train(run_id, *more, **changes):
@@ -59,10 +66,7 @@ def test_the_folder_says_what_it_began_with(first):
 
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
 def test_target_networks_are_copies_of_what_a_run_begins_with(algorithm, in_empty_folder):
-    settings = BY_REPLAY | {"model": "LSTM", "algorithm": algorithm, "memory_width": 8}
-    words = [f"--var={name}={value}" for name, value in settings.items()]
-    assert main_program.main([*words, "--run-id=first"]) == 0
-    first = folder_of("first")
+    first = train_row("first", REPLAY | LSTM | {"algorithm": algorithm, "n_steps": 60})
     start = WarmStart.named(first / LAST)
     with build_run(settings_of(first), Ranks(), start=start) as run:
         learner, saved = run.learner, load_checkpoint(first / LAST)["agent"]
@@ -73,51 +77,44 @@ def test_target_networks_are_copies_of_what_a_run_begins_with(algorithm, in_empt
         assert learner.replay is None
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_with_them_again(first, monkeypatch):
+@pytest.mark.slow
+def test_a_run_killed_before_its_first_checkpoint_begins_with_the_same_again_or_not_at_all(
+    first, monkeypatch, capsys
+):
     whole = train("whole", "--init-from", str(first), seed=1)
     signal_at(monkeypatch, 2, at=5)
     words = command("LSTM", "cut", **TINY, seed=1)
     assert main_program.main([*words, "--init-from", str(first)]) == 130
     (folder_of("cut") / LAST).unlink()
+    best, state = (first / "ckpt_best.pt").read_bytes(), load_checkpoint(first / LAST)
+    save_checkpoint(first / "ckpt_best.pt", state | {"env_steps": 1})
+    assert resume("cut") == 2
+    assert "changed since the run began with it" in capsys.readouterr().err
+    (first / "ckpt_best.pt").write_bytes(best)
     assert resume("cut") == 0
     states = [load_checkpoint(folder / LAST)["agent"] for folder in (folder_of("cut"), whole)]
     assert same(*states)
 
 
-def test_what_it_began_with_must_still_be_the_same(first, monkeypatch, capsys):
-    signal_at(monkeypatch, 2, at=5)
-    words = command("LSTM", "cut", **TINY, seed=1)
-    assert main_program.main([*words, "--init-from", str(first)]) == 130
-    (folder_of("cut") / LAST).unlink()
-    state = load_checkpoint(first / LAST)
-    save_checkpoint(first / "ckpt_best.pt", state | {"env_steps": 1})
-    capsys.readouterr()
-    assert resume("cut") == 2
-    assert "changed since the run began with it" in capsys.readouterr().err
-
-
-def test_what_does_not_fit_gets_one_line_with_both_shapes(first, capsys):
-    changed = {
-        "a wider memory": {"memory_width": 16},
-        "no memory": {"model": "CNN", "memory_width": None},
-        "other images and actions": {"env": "ContinuousRecognition-v0"},
-    }
-    for changes in changed.values():
-        values = {"model": "LSTM", **TINY, "env": "RandomMaze-v0", "device": "cpu"} | changes
-        values |= {"n_envs": 2, "n_rollout_steps": 16, "n_batches": 2}
-        words = [f"--var={key}={value}" for key, value in values.items() if value is not None]
-        (line,) = refused(capsys, "main", [*words, f"--init-from={first}"])
-        assert line.startswith(f"--init-from {(first / 'ckpt_best.pt').resolve()}: parameter '")
-        assert "in this run. Name a run of such an agent" in line
+@pytest.mark.parametrize(
+    "changes", [LSTM | {"memory_width": 16}, CNN, LSTM | {"env": "ContinuousRecognition-v0"}]
+)
+def test_what_does_not_fit_gets_one_line_with_both_shapes(changes, first, capsys):
+    words = words_of(PPO | changes)
+    (line,) = refused(capsys, "main", [*words, f"--init-from={first}"])
+    assert line.startswith(f"--init-from {(first / 'ckpt_best.pt').resolve()}: parameter '")
+    assert "in this run. Name a run of such an agent" in line
 
 
 def test_a_bad_source_gets_one_line(first, capsys):
     words = command("LSTM", "new", **TINY)
-    Path("text.pt").write_text("hello")
+    Path("text.pt").write_bytes(b"\xf5")
+    Path("nothing.pt").touch()
     Path("empty").mkdir()
     for source, reason in {
         "nowhere": "--init-from nowhere: no such file or folder",
         "text.pt": "not a checkpoint",
+        "nothing.pt": "not a checkpoint",
         "empty": "holds neither",
     }.items():
         assert reason in refused(capsys, "main", [*words, "--init-from", source])[0]

@@ -8,10 +8,10 @@ from gymnasium.spaces import Box, Discrete
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from analysis import build_showcase
+from analysis import while_training as showcase
 from models import build_agent
 from models.observations import AgentInput, Observations
-from report import build_showcase
-from report import while_training as showcase
 from tests.agents import percept, random_images, small_config, spaces
 from tests.test_program import metrics, train
 from tests.tiny_clip import tiny_settings

@@ -17,9 +17,7 @@ from envs.crafter import LEARNED, CrafterTextSettings
 from envs.vector import EpisodeStatistics
 from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions
-from models.agent import Agent
-from models.baselines import RandomAgent
-from models.memories.check import refuse_broken
+from models.agent import Agent, RandomAgent
 from models.tile_reader import load_tile_reader, with_tile_reader
 from rewards.curiosity import CURIOSITIES, CuriositySettings, build_curiosity
 from rewards.goals import GoalRewards, GoalSettings, with_goals
@@ -41,6 +39,7 @@ from trainers.train import RunSettings
 from utils.errors import UserError, raise_all
 from utils.run_folder import check_run_id
 from utils.settings import Config, Program, Registry, install, read_settings, recomposed
+from utils.user_modules import is_named, telling
 
 LEARNERS = Registry(
     "algorithm",
@@ -60,12 +59,13 @@ def validate_config(config: Any) -> list[str]:
     if not (LEARNERS.known_as(config.algorithm) and AGENTS.known_as(config.model)):
         return goals
     agent, curiosity = AGENTS.find(config.model), CURIOSITIES.known_as(config.curiosity or "")
-    return [
-        *goals,
-        *model_contradictions(config),
-        *LEARNERS.find(config.algorithm).validate_config(config, agent),
-        *(CURIOSITIES.find(curiosity).validate_config(config, agent) if curiosity else ()),
-    ]
+    with telling(config):
+        return [
+            *goals,
+            *model_contradictions(config),
+            *LEARNERS.find(config.algorithm).validate_config(config, agent),
+            *(CURIOSITIES.find(curiosity).validate_config(config, agent) if curiosity else ()),
+        ]
 
 
 def recomposed_config(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
@@ -88,15 +88,16 @@ def check(config: RunSettings, run_id: str | None = None, has_start: bool = Fals
     """Raise UserError with a line for every problem of a run; `has_start`: with an agent."""
     curiosity = config.part(CuriositySettings).curiosity
     learned = config.part(CrafterTextSettings).crafter_captions == LEARNED
-    raise_all(
-        lambda: check_env_name(config.env),
-        lambda: LEARNERS.find(config.algorithm),
-        lambda: AGENTS.find(config.model).check(config),
-        lambda: curiosity is None or CURIOSITIES.find(curiosity),
-        lambda: config.part(FinetuneSettings).check_finetune(has_start),
-        lambda: check_run_id(config, run_id),
-        lambda: load_tile_reader() if learned else None,  # raises where there is none
-    )
+    with telling(config):
+        raise_all(
+            lambda: check_env_name(config.env),
+            lambda: LEARNERS.find(config.algorithm),
+            lambda: AGENTS.find(config.model).check(config),
+            lambda: curiosity is None or CURIOSITIES.find(curiosity),
+            lambda: config.part(FinetuneSettings).check_finetune(has_start),
+            lambda: check_run_id(config, run_id),
+            lambda: load_tile_reader() if learned else None,  # raises where there is none
+        )
 
 
 @contextmanager
@@ -140,9 +141,12 @@ def build_learner(
 
     `share` are the settings and `env` the environments of this rank; `trust` is for the guide.
     """
-    # Checked for the whole run already, but a rank's minibatches come from its own share.
-    refuse_broken(agent, config.model)
+    if is_named(config.model):  # only such an agent may have a memory of the user's own
+        from models.memories.check import refuse_broken
+
+        refuse_broken(agent, config.model)
     learner_of = LEARNERS.find(config.algorithm)
+    # Checked for the whole run already, but a rank's minibatches come from its own share.
     problems = learner_of.validate_config(share, AGENTS.find(share.model))
     if problems:
         raise UserError(*problems)

@@ -326,7 +326,6 @@ def unfinished_checkpoint(
 
 
 def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
-    """Raise Damaged where a file of a checkpoint's replay is missing or has changed."""
     files: list[tuple[Path, int, str]] = []
     try:
         for rank, state in enumerate((checkpoint, *checkpoint.get("other_ranks", ()))):
@@ -377,6 +376,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def recorded_sha256(path: Path) -> str:
+    if path.suffix == Path(PUBLISHED).suffix:
+        from safetensors import safe_open
+
+        with safe_open(path, framework="pt") as published:
+            return str(published.metadata()["sha256"])
     with path.open("rb") as file:
         return file.readline(len(UNWRITTEN)).split()[-1].decode()
 
@@ -458,7 +462,6 @@ def _check_format(path: Path, found: object) -> None:
 
 
 def save_published(path: Path, state: Mapping[str, Any]) -> None:
-    """Write the common part of a checkpoint as model.safetensors, whole or not at all."""
     from safetensors.torch import save
 
     described = {name: state[name] for name in ("config", "weights", "env_steps")}
@@ -472,8 +475,6 @@ def save_published(path: Path, state: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class FinetuneSettings(Config):
-    """The parameters of an earlier agent that are trained."""
-
     title = "beginning with an earlier agent"
 
     finetune: str = setting(
@@ -492,8 +493,6 @@ class FinetuneSettings(Config):
 
 
 class WarmStart(NamedTuple):
-    """The checkpoint that a run begins with, as run.json names it."""
-
     checkpoint: str
     sha256: str
     env_steps: int
@@ -501,7 +500,8 @@ class WarmStart(NamedTuple):
     @classmethod
     def named(cls, path: Path) -> "WarmStart":
         file = find_checkpoint(path, INIT_FROM)
-        return cls(str(file.resolve()), recorded_sha256(file), load_checkpoint(file)["env_steps"])
+        env_steps = load_checkpoint(file)["env_steps"]  # raises where it is no checkpoint
+        return cls(str(file.resolve()), recorded_sha256(file), env_steps)
 
     @classmethod
     def recorded(cls, facts: Mapping[str, Any]) -> "WarmStart":
@@ -509,7 +509,6 @@ class WarmStart(NamedTuple):
         return cls(str(checkpoint), str(sha256), int(env_steps or 0))
 
     def give(self, agent: Agent) -> None:
-        """Load the checkpoint's agent into a new one, if the file is unchanged and fits."""
         path, source = Path(self.checkpoint), f"{INIT_FROM} {self.checkpoint}"
         state = load_checkpoint(find_checkpoint(path, INIT_FROM))
         if recorded_sha256(path) != self.sha256:

@@ -126,7 +126,6 @@ class Collector:
         return metrics | self._env_metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counts, statistics, and the running episodes of environments that can be saved."""
         assert self.percept is not None, "episodes have begun"
         assert self._memory is not None, "episodes have begun"
         env = self.env.state_dict()
@@ -208,7 +207,6 @@ class Collector:
 
 
 def stacked(observations: Any) -> Any:
-    """Return the observations of some environments, an array of objects, as one batch."""
     first = observations[0]
     if isinstance(first, dict):
         return {key: stacked([each[key] for each in observations]) for key in first}

@@ -20,9 +20,10 @@ from models.observations import AgentInput, Observations
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
 from utils.files import atomic_write
+from utils.given_settings import with_env_settings
 from utils.run_folder import check_outside, stored_config
 from utils.seeding import derived_seed
-from utils.settings import Config, outside_settings, read_settings, setting, with_env_settings
+from utils.settings import Config, outside_settings, read_settings, setting
 
 MOST_ENVS = 16
 MOST_SALIENT = 256  # steps: 3 s for an LSTM of width 128, and 12 s for twice as many
@@ -90,7 +91,6 @@ class Recording(NamedTuple):
     details: dict[str, np.ndarray]
 
     def save(self, path: Path) -> None:
-        """Write an .npz of the steps that NumPy reads without pickle, whole or not at all."""
         arrays = io.BytesIO()  # NumPy fails to close a file on a full disk
         np.savez_compressed(arrays, allow_pickle=False, **self.steps)
         with atomic_write(path) as file:
@@ -274,7 +274,6 @@ class GreedyEvaluation:
 
 @contextmanager
 def preserve_rng_and_mode(agent: Agent) -> Iterator[None]:
-    """Let an agent act without following statistics or moving random streams."""
     modes = {module: module.training for module in agent.modules()}
     with torch.random.fork_rng(devices=[]):
         agent.eval()

@@ -92,7 +92,6 @@ class Episodes(list[EpisodeSpan]):
         return self.pop(0)
 
     def n_starts(self, length: int) -> int:
-        """Return the number of samples that can start in an episode of L steps."""
         return max(1, length - self._n_step + 1)
 
     def draw(self, n_samples: int, uniform: str) -> list[tuple[EpisodeSpan, int]]:
@@ -138,7 +137,6 @@ class FrameLog:
             self.flush()
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Return the rows begin <= n < end, which have been flushed."""
         # By system calls and not through mapped memory: mapped pages count as the process's own,
         # and those of a replay of a million frames would soon be all of the memory.
         parts, size = [], self.dtype.itemsize
@@ -172,7 +170,6 @@ class FrameLog:
                 self._sha256 = hashlib.sha256()
 
     def forget(self, before: int) -> list[Path]:
-        """Give up all rows before one, and return the files that hold no others."""
         names = self.paths()
         self.first = max(self.first, before)
         oldest = self._begin_of(self.first)
@@ -263,7 +260,6 @@ class FrameReplay:
             log.append(row)
 
     def end(self, env: int, last: Observations) -> None:
-        """End the episode of an environment, given the last observations of all."""
         log, begin = self.logs[env], self._begins[env]
         length = log.n_written - begin
         check_episode_fits(length, self.capacity)
@@ -282,7 +278,6 @@ class FrameReplay:
         self._begins = [log.n_written for log in self.logs]
 
     def sample(self, n_samples: int) -> FrameSteps:
-        """Return steps drawn at random, with replacement."""
         return self.steps(self.episodes.draw(n_samples, self.config.replay_sampling))
 
     def steps(self, starts: list[tuple[EpisodeSpan, int]]) -> FrameSteps:

@@ -137,7 +137,6 @@ class OffPolicyLearner(Learner):
         learning_rate: float,
         fused: bool | None = True,
     ) -> None:
-        """Make an Adam optimiser of those parameters that are trained."""
         self.groups[name] = group = [p for p in parameters if p.requires_grad]
         self.optimizers[name] = with_moments(torch.optim.Adam(group, lr=learning_rate, fused=fused))
 
@@ -156,7 +155,6 @@ class OffPolicyLearner(Learner):
 
     @property
     def is_warming_up(self) -> bool:
-        """Whether actions are still random and nothing is learned."""
         return self._n_episodes < self.ranks.part_of(self.config.warmup_episodes)
 
     @property

@@ -86,7 +86,6 @@ class Ranks:
             print(text, flush=True)
 
     def share(self, config: Config) -> Config:
-        """Return the settings of this rank's share of the environments, if they can be shared."""
         if config.n_envs % self.size:
             raise UserError(
                 f"n_envs: {config.n_envs} environments cannot be shared by {self.size} ranks. "
@@ -102,14 +101,12 @@ class Ranks:
         return dataclasses.replace(config, n_envs=config.n_envs // self.size)
 
     def part_of(self, n: int) -> int:
-        """Return the size of each rank's part of n things, rounded up."""
         return -(-n // self.size)
 
     def own_name(self, name: str) -> str:
         return name if self.first else f"{name}.rank{self.rank}"
 
     def synchronize(self, agent: Agent, config: Config) -> None:
-        """Give all ranks the first one's agent, and random streams of their own."""
         self.broadcast(agent.state_dict().values())
         if not self.first:
             seed_everything(derived_seed(config.seed, self.rank), config.deterministic)
@@ -273,7 +270,6 @@ class SharedStep:
 
 
 def _shared_memory(n_bytes: int, rank: int) -> mmap.mmap:
-    """Return memory that all ranks of this machine read and write."""
     first = None if rank else os.memfd_create("parameters")  # has no name, and ends with its users
     if first is not None:
         os.truncate(first, n_bytes)

@@ -144,7 +144,6 @@ class Rollout:
         return 0 if self.past is None else len(self.past.is_first)
 
     def past_of_next(self, n_context: int) -> ContextWindow:
-        """Return the last steps of its own past and this full rollout."""
         own = ContextWindow(self.observations, self.is_first, self.context).tensors()
         if self.past is not None:
             before = self.past.tensors()
@@ -179,7 +178,6 @@ class Rollout:
         self.n_stored = t + 1
 
     def transitions(self) -> Transitions:
-        """Return all T*N steps, by step and then environment."""
         rows = torch.arange(2 * self.n_samples, device=self.is_first.device)
         observations = self._batch_of_all.select(self.n_past * self.n_envs + rows)
         # A step's next context is that of the step after it, but where an episode ends.

@@ -165,7 +165,6 @@ class SAC(OffPolicyLearner):
     def _critic_loss(
         self, sequences: SequenceBatch, logits: Tensor, values: Pair, targets: Pair
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of both critics' losses, and their metrics."""
         policy, gamma = Policy.of(logits[1:].detach()), self.config.gamma
         following = policy, targets[0][1:], targets[1][1:]
         y = soft_targets(

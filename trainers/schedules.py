@@ -13,8 +13,6 @@ DECAYS = ("none", "linear", "linear_burn_in", "exp")
 
 
 class Coefficients(NamedTuple):
-    """The scheduled coefficients of one update."""
-
     learning_rate: float
     ent_coef: float
     clip_range: float
@@ -94,7 +92,6 @@ class ScheduleSettings(Config):
 
 
 def impossible_decays(config: ScheduleSettings) -> list[str]:
-    """Return one line for every decay that ends before it starts."""
     problems = []
     for name in ("lr", "ent"):
         start, end = getattr(config, f"{name}_decay_start"), getattr(config, f"{name}_decay_end")

@@ -125,7 +125,6 @@ class Replay:
         self._write(_rows(episode, self.context_length))
 
     def sample(self, batch_size: int) -> SequenceBatch:
-        """Draw sequences uniformly, with replacement, from all places they may start."""
         start_rows = self.start_rows
         return self.sequences(start_rows[torch.randint(len(start_rows), (batch_size,))])
 
@@ -164,7 +163,6 @@ class Replay:
         return SequenceBatch(ObservationBatch(shown), *(each.to(self.device) for each in others))
 
     def load(self, parts: Iterable[tuple[int, dict[str, Tensor]]], n_written: int) -> None:
-        """Restore rows from parts, each with the number of its first row."""
         for first, rows in parts:
             n_rows = min(len(rows["actions"]), self.capacity)
             check_like(rows, {n: row[:n_rows] for n, row in self.rows.items()}, "replay")
@@ -206,7 +204,6 @@ class StateFiles:
         self._named.append(set(names))
 
     def remove_unnamed(self, paths: Iterable[Path] | None = None) -> None:
-        """Remove the files that no state names, of these or of all."""
         named = set().union(*self._named)
         for path in self.folder.glob(self.pattern) if paths is None else paths:
             if path.name not in named:
@@ -223,7 +220,6 @@ class ReplayFiles:
         self._n_saved = 0  # rows written by the last state
 
     def save(self, replay: Replay) -> dict[str, Any]:
-        """Write the new rows, remove files without a use, and return the state."""
         oldest = replay.n_written - len(replay)
         ends = [*(_first_row(name) for name in self._files), self._n_saved][1:]
         files = {
@@ -262,7 +258,6 @@ def _first_row(name: str) -> int:
 
 
 def example_episode(percept: AgentInput, context: Tensor) -> EpisodeSteps:
-    """Return an episode of one step, with the shapes of an input of the agent."""
     shown = percept.observations.map(lambda kind: kind[:1].cpu().expand(2, *kind.shape[1:]))
     zeros = torch.zeros(1)
     twice = context[:1].cpu().expand(2, *context.shape[1:])
@@ -310,7 +305,6 @@ class EpisodeBuffer:
         self._steps: deque[dict[str, Tensor]] = deque()
 
     def begin(self, n_envs: int) -> None:
-        """Begin an episode in every environment, and forget the running ones."""
         self.lengths = [0] * n_envs
         self._steps.clear()
 
@@ -360,7 +354,6 @@ class EpisodeBuffer:
         return {"lengths": list(self.lengths), "steps": _stacked(self._steps)}
 
     def load_state_dict(self, state: dict[str, Any], like: Mapping[str, Tensor]) -> None:
-        """Restore a state, given a step of the same shapes."""
         steps, lengths = state["steps"], state["lengths"]
         n_steps, device = len(steps["actions"]), like["actions"].device
         check_like(lengths, [0] * len(like["actions"]), "lengths")

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from tqdm import tqdm
 
+from rewards.suggesters.rules import FOR_ANSWERS
 from trainers.checkpoint import (
     Checkpoints,
     CheckpointSettings,
@@ -60,8 +61,6 @@ class RunSettings(CheckpointSettings, EvaluationSettings, LoggerSettings):
 
 
 class Showcase(Protocol):
-    """Pictures and movies of a run while it trains."""
-
     def follow(self, transition: Transition) -> None: ...
 
     def media(self, is_last: bool) -> Media:
@@ -147,7 +146,6 @@ class Run:
         self.ranks.print(self.report(folder))
 
     def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> None:
-        """Resume a run from its checkpoint, or from its beginning."""
         differences: list[str] = []
         self.learner.folder = folder
         if checkpoint is not None:
@@ -161,6 +159,9 @@ class Run:
                     f"{folder}: the checkpoint does not hold a state of this run ({reason}). "
                     "Restore the run's own"
                 ) from error
+        wait = getattr(self.config, "suggester_wait", FOR_ANSWERS)
+        if wait != FOR_ANSWERS:
+            differences.append(f"with suggester_wait={wait} answers come at other steps")
         if self.ranks.first:
             if not are_as_saved(folder, self.logged):
                 differences.append(f"{FILE} is {CHANGED}")
@@ -171,7 +172,6 @@ class Run:
         self.ranks.print(f"going on after {self.env_steps:,} steps, {how}")
 
     def report(self, folder: Path) -> str:
-        """Return a run's figures and the next commands."""
         play = f"{shlex.join(cli_command('eval.py'))} --ckpt-path '{folder}'"
         if self.config.env.startswith(GIVEN):  # eval.py cannot make it
             play = f"helm.load('{folder}', env=...)"
@@ -204,7 +204,6 @@ class Run:
         return self.learner.agent.fingerprints() | of_env
 
     def agent_state(self) -> dict[str, Any]:
-        """Return the part of a checkpoint that playing takes."""
         agent = self.learner.agent
         return {
             "config": asdict(self.config),
@@ -214,7 +213,6 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state of the run, after an update."""
         return self.agent_state() | {
             "collector": self.collector.state_dict(),
             "learner": self.learner.state_dict(),
@@ -285,14 +283,15 @@ class Run:
 
     @contextmanager
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
-        """Open the logs on the first rank, and record the run's end."""
+        own = own_choices(asdict(self.config))
         if not self.ranks.first:
             try:
-                yield None
+                with guarded(folder, own, self.ranks.first):
+                    yield None
             except UserError as error:  # of its own environments: no other rank can say it
                 raise RunError(f"rank {self.ranks.rank}: {error}") from error
             return
-        with guarded(folder, own_choices(asdict(self.config))):
+        with guarded(folder, own):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
                 yield writer
             mark_finished(folder)
@@ -302,21 +301,24 @@ class Log(io.TextIOBase):
     """Standard error that is no terminal: every state of a progress bar gets a line of its own."""
 
     def write(self, text: str) -> int:
-        """Write a line."""
         if state := text.strip():
             print(state, file=sys.stderr, flush=True)
         return len(text)
 
 
 @contextmanager
-def guarded(folder: Path, own: Mapping[str, str] | None = None) -> Iterator[None]:
+def guarded(
+    folder: Path, own: Mapping[str, str] | None = None, first: bool = True
+) -> Iterator[None]:
     """Turn a fatal error of the run in this folder into one line; `own`: the user's classes."""
     kept = f"{folder} keeps the run's last checkpoint. Mend the"
-    go_on = f"then go on with: {resume_command(folder)}"
+    go_on = f"go on with: {resume_command(folder)}"
     try:
         try:
             yield
         except NotFiniteError as error:
+            if not first:  # all ranks meet it, and the first tells it
+                raise
             path = folder / BAD_MINIBATCH
             with atomic_write(path) as file:
                 save_tensors(error.minibatch, file)
@@ -325,16 +327,19 @@ def guarded(folder: Path, own: Mapping[str, str] | None = None) -> Iterator[None
                 "the run's last good checkpoint stays"
             ) from None
     except EnvFault as error:
-        raise UserError(f"{error}. {kept} environment, {go_on}") from error
+        raise UserError(f"{error}. {kept} environment, then {go_on}") from error
     except OSError as error:
         if not folder.is_dir():
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
         place = error.filename or folder
-        raise RunError(f"{place}: {error.strerror or error}. Then{go_on[4:]}") from None
-    except (UserError, RunError, Interrupted, MemoryError, torch.OutOfMemoryError):
+        raise RunError(f"{place}: {error.strerror or error}. Then {go_on}") from None
+    except (
+        *(UserError, RunError, Interrupted, NotFiniteError),
+        *(MemoryError, torch.OutOfMemoryError),
+    ):
         raise
     except Exception as error:  # whatever its author did
         if not own:
             raise
         names = ", ".join(f"{setting}: {name}" for setting, name in own.items())
-        raise UserError(f"{names} raised {told(error)}. {kept} class, {go_on}") from error
+        raise UserError(f"{names} raised {told(error)}. {kept} class, then {go_on}") from error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from utils.errors import EXHAUSTED, Interrupted, RunError, UserError, escape
-from utils.settings import present_text
+from utils.given_settings import present_text
 from utils.starting import restore_sigint
 
 MOST_DIGITS = 40

@@ -64,7 +64,6 @@ def read_sights(text: str) -> Mapping[str, str]:
 
 @lru_cache(REMEMBERED)
 def read_known(text: str) -> tuple[str, ...]:
-    """Return the receptacles that have been seen, in their order."""
     return _read_list(text, KNOW)
 
 

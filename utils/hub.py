@@ -12,7 +12,8 @@ NOT_LOGGED_IN = "you are not logged in there. Run: hf auth login, or set HF_TOKE
 
 # A failure is told as HubError; the clients' logs of every request are no part of our output.
 os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-logging.getLogger("httpx").setLevel(logging.WARNING)
+for client in ("httpx", "httpx2"):  # of earlier and later versions of huggingface_hub
+    logging.getLogger(client).setLevel(logging.WARNING)
 
 
 class HubError(Exception):

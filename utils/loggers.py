@@ -230,7 +230,6 @@ class MetricsWriter:
             logger.show(env_steps, media)
 
     def sync(self) -> dict[str, Any]:
-        """Bring everything written onto the disk, and describe metrics.csv as it is now."""
         os.fsync(self._file.fileno())
         for logger in self._loggers:
             logger.sync()
@@ -238,7 +237,6 @@ class MetricsWriter:
         return {"n_bytes": n_bytes, "sha256": checksum(self._path, n_bytes).hexdigest()}
 
     def _add_columns(self, names: list[str]) -> None:
-        """Write the heading, or widen the table where a new version of the program logs more."""
         if not names:
             return
         self._columns += names

@@ -41,16 +41,8 @@ from utils.files import (
     folder_name,
     open_without_waiting,
 )
-from utils.settings import (
-    Config,
-    config_from_dict,
-    outside_settings,
-    present_settings,
-    read_json_object,
-    read_settings,
-    settings_without_effect,
-    with_defaults,
-)
+from utils.given_settings import config_from_dict, present_settings, read_json_object, with_defaults
+from utils.settings import Config, outside_settings, read_settings, settings_without_effect
 from utils.starting import cli_command
 from utils.user_modules import (
     OWN_PACKAGES,
@@ -159,7 +151,6 @@ def is_finished(folder: Path) -> bool:
 
 
 def resume_command(folder: Path, n_ranks: int | None = None) -> str:
-    """Return the command that resumes a run of so many ranks, by default as many as now."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     n_ranks = n_ranks or int(os.environ.get("WORLD_SIZE", 1))
     program = []

@@ -83,7 +83,6 @@ def with_moments(optimizer: Adam) -> Adam:
 
 
 def moments(optimizer: Optimizer) -> dict[int, Any]:
-    """Return the number of steps and the moments of each parameter, by its number."""
     return optimizer.state_dict()["state"]
 
 

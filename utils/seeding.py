@@ -24,7 +24,6 @@ def seed_everything(seed: int, deterministic: bool = False) -> None:
 
 
 def derived_seed(seed: int, number: int) -> int:
-    """Return a seed unlike the given one, another for every number."""
     return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 

@@ -11,8 +11,7 @@ They are the fields of a dataclass, made by `setting`:
 A part that is chosen by name (an agent, a learner, a suite of environments) has such classes under
 `reads`: the settings are then known to the command line and to its help. Programs hand over the
 parts by `install`. An agent of the user's own stands in no registry: its settings are known where
-it is `chosen`. Precedence: defaults < --config FILE < --var KEY=VALUE. All problems are raised at
-once, one line each, before anything heavy is loaded.
+it is `chosen`. utils/given_settings.py reads what a user gives.
 """
 
 import contextlib
@@ -20,22 +19,18 @@ import dataclasses
 import functools
 import inspect
 import json
-import logging
 import math
 import os
 import pkgutil
 import re
-import textwrap
 import types
 import typing
-from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
-from utils.errors import UserError, did_you_mean, escape, raise_any, shortened
-from utils.files import read_bytes
+from utils.errors import UserError, did_you_mean, shortened
 from utils.user_modules import (
     imported,
     is_named,
@@ -54,39 +49,7 @@ KINDS = {
     dict: "a JSON object",
     type(None): "null",
 }
-# Settings under their earlier names, which are understood for one version.
-RENAMED = {
-    "ask_again": "retry_malformed",
-    "captions": "crafter_captions",
-    "check_success": "require_success",
-    "dying": "terminate_on_death",
-    "epsilon_share": "exploration_fraction",
-    "icm": "curiosity_icm",
-    "media_minutes": "showcase_minutes",
-    "missions": "minigrid_missions",
-    "retrieval_colours": "retrieval_channels",
-    "stimuli": "recognition_stimuli",
-    "text_to": "text_reader",
-    "update_every_steps": "train_frequency",
-    "updates_per_step": "replay_ratio",
-    "warmup_steps": "learning_starts",
-}
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
-MOST_BYTES = 2**24  # of a settings file
-MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
-SEVERAL = "agents"  # in a settings file: settings of several agents, for sweep.py alone
-NAMED_BY_ALL = ("model", "env", "seed", "n_steps", "n_envs")  # by the settings of every run
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"  # the published settings
-MEM_LEN_IGNORED_FOR = ("HELM", "HELMv2")
-MEM_LEN_RAN = 511
-NOTE = (
-    f"* The released code ignored mem_len for {' and '.join(MEM_LEN_IGNORED_FOR)} and ran "
-    f"{MEM_LEN_RAN}, and so did the\n"
-    f"  published results. Here it is read; --var mem_len={MEM_LEN_RAN} or a file named -as-run "
-    "repeats them.\n  See configs/README.md"
-)
-
-log = logging.getLogger(__name__)
 
 
 def setting(
@@ -489,12 +452,10 @@ def own_choices(chosen: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
-    """Return the settings of keeping and showing, which change no number of a run."""
     return {name for name, each in all_settings(chosen).items() if not each.metadata["has_effect"]}
 
 
 def outside_settings() -> dict[str, Callable[[Any], bool]]:
-    """Return, for each setting that may lead outside, a test of whether a value does."""
     return {
         name: functools.partial(_leads_outside, each.metadata["safe"])
         for name, each in all_settings().items()
@@ -597,314 +558,3 @@ def _known_as(setting: str, name: Any) -> str | None:
 
 def _names(parts: Iterable[type[Part]]) -> set[str]:
     return {field.name for part in parts for field in dataclasses.fields(part)}
-
-
-class Override(NamedTuple):
-    """A setting with its origin (a file, --var), its value not yet checked."""
-
-    source: str
-    name: str
-    value: Any
-
-
-def override(source: str, name: str, value: Any) -> Override:
-    ((present, now),) = present_settings({name: value}).items()
-    if (present, now) != (name, value):
-        log.warning(f"{escape(source)}: {name}={shown(value)} is {present}={shown(now)} now")
-    return Override(source, present, now)
-
-
-def present_text(text: str) -> str:
-    name, equals, value = text.partition("=")
-    one = override(f"--var {shortened(text)}", name, value)
-    return f"{one.name}{equals}{one.value}"
-
-
-def present_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    if values.get("algorithm") == "NStepDQN":
-        values = {**values, "algorithm": "EllmDQN"}
-    return {RENAMED.get(name, name): value for name, value in values.items()}
-
-
-def load_config(
-    file: str | Path | Sequence[Override] | None = None,
-    overrides: Iterable[str] = (),
-    values: Mapping[str, Any] = NOTHING,
-) -> Config:
-    """Return the declared defaults, changed by a file and then by KEY=VALUE overrides.
-
-    A settings file may name every setting, as `--print-config` does. If not, it may name those that
-    are read by the chosen parts or by those it chooses itself, of which an override may choose
-    another: its memoryless twin by `--var model=CNN`. Overrides may name those that are read. An
-    agent of the user's own is looked for in the current folder, too.
-
-    Args:
-        file: A settings file, or its content.
-        overrides: KEY=VALUE texts.
-        values: Settings given by a Python program.
-
-    Raises:
-        UserError: one line for every unknown key, wrong type, value out of range, setting that
-            nothing reads, or contradiction.
-    """
-    problems: list[str] = []
-    overrides = list(overrides)
-    from_file = given_by_file(file)
-    from_python = [override("settings", *each) for each in values.items()]
-    chosen = own_classes(overrides, values, _values(from_file))
-    defaults = [Override("default", *each) for each in default_settings(chosen).items()]
-    above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
-    good = _good([*defaults, *from_file, *above], chosen, problems)
-    problems += _untyped(from_file, chosen)
-    problems += _unread_of_file(from_file, good)
-    problems += _unread(above, good)
-    raise_any(problems)
-    config = composed_class(good)(**good)
-    raise_any(installed().validate_config(config))
-    return config
-
-
-def config_from_dict(values: Any, source: str) -> Config:
-    """Return the settings stored in a checkpoint or a run folder; those that came later may lack.
-
-    An agent of the user's own is imported: utils/run_folder.py decides first whether it may be.
-    """
-    if not isinstance(values, dict):
-        raise UserError(f"{source}: settings are a JSON object, not {shown(values)}")
-    missing = [name for name in NAMED_BY_ALL if name not in values]
-    problems = [f"{source}: setting '{name}' is missing" for name in missing]
-    given = [Override(source, *each) for each in with_defaults(values, values).items()]
-    found = _good(given, values, problems)
-    raise_any(problems)
-    return composed_class(found)(**found)
-
-
-def with_env_settings(
-    config: Config,
-    overrides: Iterable[str],
-    places: Collection[str] = (),
-    goals: Collection[str] = (),
-) -> Config:
-    """Return stored settings changed by KEY=VALUE texts, which only the environment may read.
-
-    Args:
-        config: The settings.
-        overrides: The texts.
-        places: Settings that may be changed as well: paths of pretrained parts.
-        goals: And these, which name goals in the environment.
-
-    Raises:
-        UserError: one line for every other text.
-    """
-    problems: list[str] = []
-    chosen, own = dataclasses.asdict(config), settings_of_env(config).union(places)
-    given, known = _given_by_texts(overrides, chosen, problems), all_settings(chosen)
-    others = [each for each in given if each.name in known and each.name not in own.union(goals)]
-    allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has no such setting"
-    problems += [
-        f"{each.source}: {each.name} is neither read by the environment alone nor the place of a "
-        f"pretrained part; {allowed}"
-        for each in others
-    ]
-    changes = _good([each for each in given if each not in others], chosen, problems)
-    raise_any(problems)
-    return dataclasses.replace(config, **changes)
-
-
-def own_classes(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the chosen classes of the user's own as settings, imported; nothing without one.
-
-    Args:
-        overrides: KEY=VALUE texts.
-        below: Settings that these override, and others that those override.
-    """
-    texts = dict(text.partition("=")[::2] for text in overrides)
-    chosen = own_choices(ChainMap(texts, *map(dict, below)))
-    if not chosen:
-        return NOTHING
-    search(Path.cwd())
-    all_settings(chosen)  # mistakes of its code are told before those of its settings
-    return chosen
-
-
-def with_defaults(stored: Mapping[str, Any], chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
-    """Return stored settings with the defaults of those added later; `chosen` imports its agent."""
-    return default_settings(chosen) | present_settings(stored)
-
-
-def file_settings(path: Path) -> dict[str, Any]:
-    """Read a settings file, unchecked; configs/... may be named from anywhere."""
-    beside = CONFIGS.parent / path
-    is_ours = path.parts[:1] == (CONFIGS.name,) and not os.path.lexists(path) and beside.is_file()
-    return read_json_object(beside if is_ours else path)
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    try:
-        text = read_bytes(path, MOST_BYTES).decode()
-        values = json.loads(text, object_pairs_hook=_without_repetition)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such settings file") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not readable as JSON: {str(error).splitlines()[0]}") from None
-    if not isinstance(values, dict):
-        raise UserError(
-            f"{path}: a settings file is one JSON object, not a {type(values).__name__}"
-        )
-    return values
-
-
-def given_by_file(file: str | Path | Sequence[Override] | None) -> list[Override]:
-    if file is None:
-        return []
-    if not isinstance(file, (str, Path)):
-        return list(file)
-    values = file_settings(Path(file))
-    if SEVERAL in values:
-        raise UserError(
-            f"{file}: holds settings of several agents ('{SEVERAL}'), which sweep.py trains: "
-            f"python sweep.py --config {file}"
-        )
-    return [override(str(file), *each) for each in values.items()]
-
-
-def default_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
-    return {name: each.metadata["default"] for name, each in all_settings(chosen).items()}
-
-
-def _given_by_texts(
-    overrides: Iterable[str], chosen: Mapping[str, Any], problems: list[str]
-) -> list[Override]:
-    declarations, given = all_settings(chosen), []
-    for text in overrides:
-        name, equals, value = text.partition("=")
-        source = f"--var {shortened(text)}"
-        if equals:
-            declaration = declarations.get(RENAMED.get(name, name))
-            given.append(override(source, name, from_text(declaration, value)))
-        else:
-            problems.append(f"{source}: expected KEY=VALUE, such as --var learning_rate=3e-4")
-    return given
-
-
-def _good(
-    given: Iterable[Override], chosen: Mapping[str, Any], problems: list[str]
-) -> dict[str, Any]:
-    declarations = all_settings(chosen)
-    good: dict[str, Any] = {}
-    unknown: list[Override] = []
-    for each in given:
-        if each.name not in declarations:
-            unknown.append(each)
-            continue
-        try:
-            good[each.name] = checked(declarations[each.name], each.value)
-        except ValueError as error:
-            good.pop(each.name, None)
-            problems.append(f"{each.source}: {error}")
-    for each in unknown[:MOST_UNKNOWN]:
-        text = shortened(str(each.name))
-        problems.append(f"{each.source}: unknown key '{text}'.{did_you_mean(text, declarations)}")
-    if len(unknown) > MOST_UNKNOWN:
-        problems.append(f"{each.source}: {len(unknown) - MOST_UNKNOWN:,} more unknown keys")
-    return good
-
-
-def _untyped(from_file: Iterable[Override], chosen: Mapping[str, Any]) -> list[str]:
-    facts = {name: each.metadata for name, each in all_settings(chosen).items()}
-    typed = {name: each["default"] for name, each in facts.items() if each["typed"]}
-    return [
-        f"{each.source}: {each.name} is taken from the command line alone. Leave it out of the "
-        f"file, and add --var {each.name}=..."
-        for each in from_file
-        if each.name in typed and each.value != typed[each.name]
-    ]
-
-
-def _unread(given: Iterable[Override], *chosen: Mapping[str, Any]) -> list[str]:
-    values, readers = chosen[0], settings_index(chosen[0])
-    read = set().union(*(readers.read_by(each) for each in chosen))
-    return [
-        f"{each.source}: {readers.refusal(each.name, values)}"
-        for each in given
-        if each.name in values and each.name not in read
-    ]
-
-
-def _unread_of_file(given: Sequence[Override], values: Mapping[str, Any]) -> list[str]:
-    """Return a line for every setting of a file that neither its own parts nor the chosen read.
-
-    A whole file, as a run's is, also has settings its model does not read. It is known by naming
-    all that every run has.
-    """
-    in_file = _values(given)
-    if not in_file or {field.name for field in dataclasses.fields(Config)} <= in_file.keys():
-        return []
-    read = settings_index(values).read_by(values)
-    left_out = [name for name in in_file if name in values and name not in read]
-    unread = _unread(given, values, {**values, **in_file})
-    if left_out and not unread:
-        log.warning(
-            "%s does not read %s of the file", shortened(values["model"]), ", ".join(left_out)
-        )
-    return unread
-
-
-def _values(given: Iterable[Override]) -> dict[str, Any]:
-    return {each.name: each.value for each in given}
-
-
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise ValueError(f"the key '{shortened(name)}' is given twice")
-        values[name] = value
-    return values
-
-
-def describe_settings(part: str = "", chosen: Mapping[str, Any] = NOTHING) -> str:
-    """Return the help of a part's settings, of "all", or the names of the parts.
-
-    A part is named by its title or by the value that chooses it, as PPO or KeyToDoor-v0. Those of
-    the user's own agent are known where it is chosen.
-    """
-    readers = settings_index(chosen).readers
-    groups: dict[str, list[str]] = {}
-    for name, each in all_settings(chosen).items():
-        title, by = each.title, readers(name)
-        if part not in ("", "all", title, *by):
-            continue
-        heading = title if by in ([], [title]) else f"{title} (read by {', '.join(by)})"
-        default = json.dumps(each.metadata["default"])
-        groups.setdefault(heading, []).append(
-            f"  {name} ({kind_text(each)}, default {default})\n"
-            f"      {each.metadata['help']}{range_text(each)}"
-        )
-    titles = dict.fromkeys(each.title for each in all_settings(chosen).values())
-    if not groups:
-        raise UserError(f"--help {part}: no such part.{did_you_mean(part, titles)}")
-    if not part:
-        return textwrap.fill(f"parts with settings, for --help PART: {', '.join(titles)}", 79)
-    lines = "\n".join("\n".join([f"\n{heading}:", *lines]) for heading, lines in groups.items())
-    return f"settings, for --var and --config:\n{lines}"
-
-
-def published_table() -> str:
-    rows = [("settings file", "agent", "environment", "steps", "mem_len")]
-    for path in sorted(CONFIGS.rglob("config.json")):
-        config = load_config(path)
-        how = "" if config.algorithm == "PPO" else f", {config.algorithm}"
-        mem_len = ""
-        if "mem_len" in read_settings(config):  # marked where the published run had another
-            mem_len = str(dataclasses.asdict(config)["mem_len"])
-            is_ignored = config.model in MEM_LEN_IGNORED_FOR and mem_len != str(MEM_LEN_RAN)
-            mem_len += "*" if is_ignored else " "
-        place = str(path.relative_to(CONFIGS.parent))
-        rows.append((place, f"{config.model}{how}", config.env, f"{config.n_steps:,}", mem_len))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:  # names to the left, numbers to the right
-        cells = *map(str.ljust, row[:3], widths), *map(str.rjust, row[3:], widths[3:])
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([*lines, "", NOTE])

@@ -24,7 +24,7 @@ from typing import Any, TypeGuard
 from utils.errors import UserError, shortened, told
 
 GIVEN = "object:"  # begins the name of an object that a Python program gave
-OWN_PACKAGES = ("analysis", "envs", "models", "report", "rewards", "sweeps", "trainers", "utils")
+OWN_PACKAGES = ("analysis", "envs", "models", "rewards", "sweeps", "trainers", "utils")
 PROGRAMS = ("eval", "main", "plot", "prepare_captions", "prepare_embeddings", "publish", "sweep")
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -75,21 +75,24 @@ def imported(setting: str, module: str) -> ModuleType:
 
 
 @contextmanager
-def making(setting: str, name: str) -> Iterator[None]:
-    """Tell an error of a class of the user's own, while it is made, in one line."""
+def telling(config: Any) -> Iterator[None]:
+    """Tell an error of classes of the user's own in one line, by the settings that name them."""
+    named = {key: getattr(config, key, None) for key in ("model", "curiosity")}
+    own = [f"{key}: {name}" for key, name in named.items() if is_named(name)]
     try:
         yield
-    except (AttributeError, TypeError, ValueError) as error:
-        if not is_named(name):
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        if not own or type(e).__name__ == "OutOfMemoryError":
             raise
-        raise UserError(
-            f"{setting}: making {name} raised {told(error)}. Settings that it takes, also those of "
-            "its encoder, have to be in its `reads` (docs/extending.md)"
-        ) from error
+        missing = (
+            ". Settings that it takes, also those of its encoder, have to be in its `reads` "
+            "(docs/extending.md)"
+        )
+        hint = missing if isinstance(e, AttributeError) else ""
+        raise UserError(f"{', '.join(own)} raised {told(e)}{hint}") from e
 
 
 def advice(error: BaseException) -> str:
-    """Return the remedy, after a full stop, where a module of ours stood in for the user's."""
     top = str(getattr(error, "name", None)).partition(".")[0]
     path = Path(getattr(error, "path", None) or "/")
     is_ours = top in (*OWN_PACKAGES, *PROGRAMS) and ROOT in path.parents
@@ -205,8 +208,6 @@ class _OursFirst:
 
 
 class _Lending(SourceFileLoader):
-    """Loads a module of ours, which lends names it lacks from the user's module."""
-
     def exec_module(self, module: ModuleType) -> None:
         lend(module)
         super().exec_module(module)

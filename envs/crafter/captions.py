@@ -13,7 +13,7 @@ import numpy as np
 
 from envs.crafter import GOOD_ACTIONS, TEXT_LENGTH
 from envs.crafter.render import DARK, GRID, draw, look_of
-from envs.crafter.rules import DAY, daylight_of, rules_of_text, step_worlds, text_commands
+from envs.crafter.rules import DAY, daylight_of, rules_of_text, step_worlds
 from envs.crafter.sentences import (
     CENTRE,
     FIRST_AMOUNT,
@@ -25,6 +25,7 @@ from envs.crafter.sentences import (
     facts_of_worlds,
     said,
     shown_at,
+    text_commands,
 )
 from envs.crafter.vector import MOST_SEED, SIDE, CrafterTextVectorEnv, TileReader
 from envs.crafter.world import (

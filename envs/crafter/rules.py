@@ -83,44 +83,11 @@ GAME_COMMANDS = (
     | {f"place_{name}": (PLACE, n) for n, name in enumerate(PLACES)}
     | {f"make_{name}": (MAKE, n) for n, name in enumerate(MAKES)}
 )
-# Those of CrafterText's phrases, which call a table a crafting table.
-TEXT_COMMANDS = (
-    {
-        name.replace("_", " ").replace("table", "crafting table"): command
-        for name, command in GAME_COMMANDS.items()
-    }
-    | {"do nothing": (WAIT, 0), "eat plant": (EAT, PLANT), "eat cow": (HIT, COW)}
-    | {f"attack {NAMES[kind]}": (HIT, kind) for kind in (ZOMBIE, SKELETON, COW)}
-    | {f"chop {name}": (COLLECT, NAMES.index(name)) for name in ("tree", "grass")}
-    | {
-        f"mine {name}": (COLLECT, NAMES.index(name))
-        for name in ("stone", "coal", "iron", "diamond")
-    }
-    | {"drink water": (COLLECT, WATER), "make crafting table": (PLACE, PLACES.index("table"))}
-)
 
 
 def game_commands() -> np.ndarray:
     """Return the command of each of Crafter's own actions, and its object.  [17, 2]"""
     return np.array([GAME_COMMANDS[name] for name in constants.actions])
-
-
-def text_commands(phrases: Sequence[str]) -> np.ndarray:
-    """Return the command of each phrase, and its object.  [A, 2]"""
-    return np.array([TEXT_COMMANDS.get(phrase, (FAIL, 0)) for phrase in phrases])
-
-
-def text_nouns(phrases: Sequence[str]) -> np.ndarray:
-    """Return the material, the kind and the item that each phrase names, -1 for none.  [A, 3]"""
-    nouns = np.full((len(phrases), 3), -1)
-    for row, phrase in enumerate(phrases):
-        noun = phrase.partition(" ")[2]
-        if noun in NAMES:
-            number = NAMES.index(noun)
-            nouns[row, int(number >= N_MATERIALS)] = number
-        if noun.replace(" ", "_") in ITEMS:
-            nouns[row, 2] = ITEMS.index(noun.replace(" ", "_"))
-    return nouns
 
 
 class Rules(NamedTuple):

@@ -1,4 +1,4 @@
-"""CrafterText's sentences on a player's view, possessions and needs, by its world or its picture.
+"""CrafterText's phrases for actions; sentences on a player's view, possessions and needs.
 
 The words are those of Du et al. (2023, arXiv:2302.06692), their slips included: a crafting table is
 called one where it is seen and "table" where it is faced, held items keep their underscores.
@@ -8,14 +8,17 @@ many of each item are held.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from envs.crafter.render import LOOKS, SLEEPER
+from envs.crafter.rules import COLLECT, EAT, FAIL, GAME_COMMANDS, HIT, PLACE, PLACES, WAIT
 from envs.crafter.world import (
     ACHIEVEMENTS,
     ARROW,
+    COW,
     DIRECTIONS,
     ITEMS,
     MOST,
@@ -24,9 +27,13 @@ from envs.crafter.world import (
     NAMES,
     OUTSIDE,
     PATH,
+    PLANT,
     PLAYER,
     SAND,
+    SKELETON,
     VIEW,
+    WATER,
+    ZOMBIE,
     World,
     compiled,
     kind_at,
@@ -49,6 +56,39 @@ N_KINDS = FIRST_AMOUNT + MOST + 1
 KINDS = (*NAMES, *LOOKS[: SLEEPER + 1], *map(str, range(MOST + 1)))
 CENTRE = (VIEW[0] // 2, VIEW[1] // 2)  # where the player is
 LEAST = 0.5  # probability from which something is said to be in view
+# The command of each phrase and its object (rules.py); a table is a crafting table there.
+TEXT_COMMANDS = (
+    {
+        name.replace("_", " ").replace("table", "crafting table"): command
+        for name, command in GAME_COMMANDS.items()
+    }
+    | {"do nothing": (WAIT, 0), "eat plant": (EAT, PLANT), "eat cow": (HIT, COW)}
+    | {f"attack {NAMES[kind]}": (HIT, kind) for kind in (ZOMBIE, SKELETON, COW)}
+    | {f"chop {name}": (COLLECT, NAMES.index(name)) for name in ("tree", "grass")}
+    | {
+        f"mine {name}": (COLLECT, NAMES.index(name))
+        for name in ("stone", "coal", "iron", "diamond")
+    }
+    | {"drink water": (COLLECT, WATER), "make crafting table": (PLACE, PLACES.index("table"))}
+)
+
+
+def text_commands(phrases: Sequence[str]) -> np.ndarray:
+    """Return the command of each phrase, and its object.  [A, 2]"""
+    return np.array([TEXT_COMMANDS.get(phrase, (FAIL, 0)) for phrase in phrases])
+
+
+def text_nouns(phrases: Sequence[str]) -> np.ndarray:
+    """Return the material, the kind and the item that each phrase names, -1 for none.  [A, 3]"""
+    nouns = np.full((len(phrases), 3), -1)
+    for row, phrase in enumerate(phrases):
+        noun = phrase.partition(" ")[2]
+        if noun in NAMES:
+            number = NAMES.index(noun)
+            nouns[row, int(number >= N_MATERIALS)] = number
+        if noun.replace(" ", "_") in ITEMS:
+            nouns[row, 2] = ITEMS.index(noun.replace(" ", "_"))
+    return nouns
 
 
 class Facts(NamedTuple):
@@ -111,7 +151,6 @@ def _faced(probabilities: np.ndarray) -> np.ndarray:
 
 @compiled
 def shown_at(world: World, x: int, y: int) -> int:
-    """Return the number of a cell's thing, or else of its material."""
     kind = kind_at(world, x, y)
     return kind if kind else material_at(world, x, y)
 

@@ -19,8 +19,6 @@ from envs.crafter.rules import (
     rules_of_crafter,
     rules_of_text,
     step_worlds,
-    text_commands,
-    text_nouns,
     unlock,
 )
 from envs.crafter.sentences import (
@@ -30,6 +28,8 @@ from envs.crafter.sentences import (
     look_around_target,
     names_around,
     said,
+    text_commands,
+    text_nouns,
     unlocked_names,
 )
 from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_compiling
@@ -153,8 +153,6 @@ class CrafterVectorEnv(NumpyVectorEnv):
 
 
 class TileReader(Protocol):
-    """Reads the contents of a picture's tiles."""
-
     @property
     def fingerprint(self) -> str:
         """The sha256 of its weights."""

@@ -48,7 +48,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tell_of_compiling() -> None:
-    """Say that the first steps will have to wait, where nothing has been compiled yet."""
     config: Any = numba.config
     if not any(Path(config.CACHE_DIR or FOLDER).rglob(COMPILED)):
         log.warning("compiling the rules of Crafter for this machine, once: about half a minute")
@@ -234,13 +233,11 @@ def kind_at(world: World, x: int, y: int) -> int:
 
 @compiled
 def target(world: World) -> tuple[int, int]:
-    """Return the cell that the player faces."""
     return world.x[0] + world.facing_x[0], world.y[0] + world.facing_y[0]
 
 
 @compiled
 def distance(world: World, x: int, y: int) -> int:
-    """Return the steps from the player to a cell."""
     return abs(world.x[0] - x) + abs(world.y[0] - y)
 
 
@@ -287,7 +284,6 @@ def remove(world: World, thing: int) -> None:
 
 @compiled
 def move(world: World, thing: int, x: int, y: int) -> None:
-    """Bring something to a free cell, unless it is gone."""
     if world.gone[thing]:
         return
     old_chunk = chunk_of(world.x[thing], world.y[thing])

@@ -147,11 +147,9 @@ class HousekeepEnv(gymnasium.Env):
         self._simulator.close()
 
     def _places(self) -> Mapping[str, str]:
-        """Return where each thing is, by their keys."""
         return self._simulator.habitat_env.current_episode.get_mapping("current")
 
     def _shown(self, observations: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the observation, and keep the words that go with it."""
         places, names = self._places(), self._names
         in_view = {
             names.of_thing[key]: names.of_place[places[key]]
@@ -184,7 +182,6 @@ class HousekeepEnv(gymnasium.Env):
         ]
 
     def _deed(self, action: int, before: Told, failed: bool) -> tuple[str, bool]:
-        """Return the name of a step, given the words before it, and whether it succeeded."""
         if action != GRAB_RELEASE:
             return ACTION_NAMES[action], True
         if failed or before.items == self._told.items:
@@ -260,7 +257,6 @@ class _Names:
         self.right_places: Mapping[str, Sequence[str]] = episode.get_correct_mapping()
 
     def suitable(self) -> dict[str, list[str]]:
-        """Return the names of the receptacles where each thing belongs."""
         return {
             self.of_thing[key]: sorted({self.of_place[p] for p in places if p in self.of_place})
             for key, places in self.right_places.items()
@@ -317,7 +313,6 @@ def _opened(config: SimulatorSettings) -> tuple[Any, list[str]]:
 
 
 def _simulator_settings(config: SimulatorSettings) -> Any:
-    """Return Housekeep's settings with the actions and images of the paper on suggested goals."""
     get_config = importlib.import_module("habitat_baselines.config.default").get_config
     chosen = {"scene": config.housekeep_scene, "split": config.housekeep_split}
     text = string.Template(CONFIG.read_text()).safe_substitute(

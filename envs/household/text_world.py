@@ -133,7 +133,6 @@ class House(NamedTuple):
     suits: np.ndarray
 
     def suitable(self) -> dict[str, list[str]]:
-        """Return the names of the places where each thing belongs."""
         return {
             thing: [place for place, is_right in zip(self.places, row, strict=True) if is_right]
             for thing, row in zip(self.things, self.suits.tolist(), strict=True)
@@ -236,7 +235,6 @@ class Households:
         return np.where(self.held == NONE, NONE, self.kinds[self._rows, self.held])
 
     def n_right(self, row: int) -> int:
-        """Return how many things are where they belong in one household."""
         suits = self.house.suits[self.kinds[row], self.places[row]]
         return int(np.count_nonzero(suits & (self.places[row] != NONE)))
 

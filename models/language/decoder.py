@@ -16,9 +16,9 @@ from transformers.models.auto import modeling_auto as auto
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
+from models.language import LanguageModel
 from models.language.files import ModelFiles, configuration, first_line
 from models.language.kv_cache import CacheView
-from models.language.language_model import LanguageModel
 from models.language.layers import DenseEmbeddings, FrozenLinear
 from utils.errors import UserError
 
@@ -189,7 +189,6 @@ class Decoder(LanguageModel):
         self.eval()
 
     def pack(self, dtype: torch.dtype = torch.float32) -> Self:
-        """Convert the weights, then check the memory against reading without one."""
         super().pack(dtype)
         with user_error_context(self.name):
             self._try_out(0.001 if dtype == torch.float32 else 0.1)
@@ -222,7 +221,6 @@ class Decoder(LanguageModel):
 
     @torch.no_grad()
     def _heads(self) -> tuple[int, int]:
-        """Return number and width of a token's keys in the library's own cache."""
         token = self.embed(torch.zeros(1, 1, dtype=torch.long))
         cache = DynamicCache()
         self.decoder(inputs_embeds=token, past_key_values=cache, use_cache=True)
@@ -282,8 +280,6 @@ def _eager(decoder: PreTrainedModel) -> Iterator[None]:
 
 
 class WindowLayer(CacheLayerMixin):
-    """One layer's window as the cache of the library, for a single call."""
-
     is_sliding = False
 
     def __init__(self, window: CacheView, n_new: int) -> None:

@@ -98,7 +98,6 @@ class ModelFiles:
         self.name, self._expected = name, sha256
 
     def find(self, *names: str) -> Path:
-        """Return the path of the first of the named files that exists."""
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
@@ -114,7 +113,6 @@ class ModelFiles:
         return config
 
     def weights(self) -> dict[str, Tensor]:
-        """Return every tensor of the weight files under its published name."""
         self._check_package()
         tensors: dict[str, Tensor] = {}
         for path in self._weight_files():
@@ -122,11 +120,9 @@ class ModelFiles:
         return tensors
 
     def vocabulary(self) -> list[str]:
-        """Return the text of every token by its id, empty where an id is unused."""
         return token_strings(self._tokenizer)
 
     def tokenize(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens, without marks of its beginning and end."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     @cached_property
@@ -225,7 +221,6 @@ class GgufModel(ModelFiles):
 
     @cached_property
     def _folder(self) -> Path:
-        """The folder with config.json, tokenizer.json and model.safetensors."""
         self._check_package()
         folder = cache_folder() / "gguf" / f"{self._sha256[:32]}-{LAYOUT}"
         weights = folder / WEIGHT_FILES[0]
@@ -317,7 +312,6 @@ def _check_counts(settings: Mapping[str, Any], name: str) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, without the period."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
@@ -359,7 +353,6 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def token_strings(tokenizer: Tokenizer) -> list[str]:
-    """Return the text of every token by its id, empty where an id is unused."""
     in_bytes = isinstance(tokenizer.decoder, decoders.ByteLevel)  # one letter a byte
     added = tokenizer.get_added_tokens_decoder()
     known = tokenizer.get_vocab()
@@ -375,7 +368,6 @@ def token_strings(tokenizer: Tokenizer) -> list[str]:
 
 
 def _of_words(path: Path) -> Tokenizer:
-    """Return a tokenizer of words and signs, as the text of Transformer-XL was cut."""
     # The published dictionary holds lists, an OrderedDict and a Counter: torch allows no more.
     words = [str(word) for word in load_saved(path)["idx2sym"]]
     number_of = {word: number for number, word in enumerate(words)}

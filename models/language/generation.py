@@ -42,16 +42,12 @@ MOST_KEPT = 4  # shared prefixes
 
 
 class Writing(NamedTuple):
-    """Settings of generation."""
-
     most: int = 200  # tokens
     temperature: float = 0.0  # 0 takes the likeliest token
     stop: str = "\n\n"  # a text before which it stops; empty for none
 
 
 class Written(NamedTuple):
-    """A generated text, and the number of its tokens."""
-
     text: str
     n_tokens: int
 
@@ -199,7 +195,6 @@ class TextModel:
         return self.published.vocabulary()
 
     def beginning(self, ids: Sequence[int], shared: str) -> tuple[Past, int]:
-        """Return the kept keys and values of a prompt's prefix, and its length."""
         if not ids:
             raise UserError(f"language model '{self.name}': a prompt needs at least one token.")
         known = tuple(self.published.tokenize(shared)) if shared else ()
@@ -303,7 +298,6 @@ class _Batch:
         self.logits = self._read(ids)
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Read one token more in each row."""
         self._there = torch.nn.functional.pad(self._there, (0, 1), value=True)
         self._places = torch.cat((self._places, self._places[:, -1:] + 1), dim=1)
         self.logits = self._read(torch.tensor(tokens)[:, None])
@@ -352,7 +346,6 @@ def _past(cache: DynamicCache) -> Past:
 
 
 def _n_common(*lists: Sequence[int]) -> int:
-    """Return the length of the common prefix of some lists."""
     columns = zip(*lists, strict=False)
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
@@ -363,7 +356,6 @@ def _dice(prompt: str, seed: int) -> torch.Generator:
 
 
 def _drawn(logits: Tensor, dice: torch.Generator, temperature: float) -> int:
-    """Draw a token from softmax(logits / temperature)."""
     if temperature == 0:
         return int(logits.argmax())
     probabilities = (logits.double() / temperature).softmax(-1)

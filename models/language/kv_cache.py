@@ -214,7 +214,6 @@ class KVCache(EpisodeMemory):
         self.position = (self.position + n_new) % self.n_slots
 
     def make_room(self, n_new: int) -> None:
-        """Add slots until there are enough for the past and K new tokens."""
         n_needed = self.n_past + n_new
         if n_needed > self.keys.shape[2]:
             self.keys, self.values = (
@@ -237,7 +236,6 @@ class KVCache(EpisodeMemory):
         return twin
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the keys and values of the running episodes, oldest first, and their place."""
         runs = self._runs(min(int(self.ages.max()), self.n_past), self.position)
         return {
             "keys": torch.cat([self.keys[:, :, run] for run in runs], dim=2),

@@ -23,7 +23,6 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[str, list[float],
 
 
 def fast_dtypes() -> frozenset[torch.dtype]:
-    """Return the types of weights that oneDNN multiplies on this processor."""
     if not torch.backends.mkldnn.is_available():
         return frozenset()
     # Without AVX-512 it raises for bfloat16, and PyTorch's plain products work.
@@ -99,12 +98,10 @@ class FrozenLinear(nn.Module):
 
 
 def linear(weights: Mapping[str, Tensor], name: str, activation: str = "none") -> FrozenLinear:
-    """Return the named layer of a published model, with its bias where it has one."""
     return FrozenLinear(weights[f"{name}.weight"], weights.get(f"{name}.bias"), activation)
 
 
 def layer_norm(weights: Mapping[str, Tensor], name: str, epsilon: float) -> nn.LayerNorm:
-    """Return the named normalisation of a published model."""
     weight = weights[f"{name}.weight"]
     norm = nn.LayerNorm(len(weight), epsilon, device="meta")
     norm.weight, norm.bias = frozen(weight), frozen(weights[f"{name}.bias"])
@@ -112,7 +109,6 @@ def layer_norm(weights: Mapping[str, Tensor], name: str, epsilon: float) -> nn.L
 
 
 def below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the weights whose names begin with a prefix, without it."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in weights.items()

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
+from models.language import LanguageModel
 from models.language.files import EMBEDDED, HUB_NAMES, ModelFiles, find_model
 from models.language.kv_cache import MemoryLengthSettings
-from models.language.language_model import LanguageModel
 from models.language.layers import check_finite
 from utils.errors import UserError, did_you_mean
 from utils.settings import Config, setting

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.language import LanguageModel
 from models.language.files import ModelFiles
 from models.language.kv_cache import EpisodeMemory
-from models.language.language_model import LanguageModel
 from models.language.layers import DenseEmbeddings, below, frozen, linear
 from utils.errors import UserError
 

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from models.language import LanguageModel
 from models.language.files import ModelFiles
 from models.language.kv_cache import CacheView, KVCache, join_heads, ring_windows, split_heads
-from models.language.language_model import LanguageModel
 from models.language.layers import (
     ACTIVATIONS,
     AdaptiveEmbeddings,
@@ -60,11 +60,9 @@ class CapturedStep:
 
     @property
     def trusted(self) -> bool:
-        """Whether it has agreed with the plain step often enough."""
         return self.works and self._n_unchecked == 0
 
     def fits(self, tokens: Tensor, memory: KVCache) -> bool:
-        """Return whether it was recorded on this memory, for tokens of this shape."""
         same_ring = memory.keys is self.keys and memory.n_slots == self.n_slots
         return same_ring and tokens.shape == self.tokens.shape
 
@@ -191,7 +189,6 @@ class LayerStack(LanguageModel):
         self._captured: WeakKeyDictionary[KVCache, CapturedStep] = WeakKeyDictionary()
 
     def captured_on(self, memory: KVCache) -> CapturedStep | None:
-        """Return the step that is recorded on a memory's slots, if there is one."""
         return self._captured.get(memory)
 
     @property

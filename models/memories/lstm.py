@@ -57,10 +57,7 @@ class Recurrent(TrainedMemory):
         return joined[:, 0, -self.width :]
 
     def context(self, state: Memory, is_first: Tensor) -> Tensor:
-        before = cast(TensorMemory, state).state
-        if not is_first.is_cuda and not is_first.any():  # on a GPU, asking would make the host wait
-            return before
-        return before.masked_fill(is_first[:, None, None], 0.0)
+        return cast(TensorMemory, state).before(is_first)
 
     def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
         """Run the network from one step at which any episode starts to the next.

@@ -138,10 +138,7 @@ class Scan(TrainedMemory):
         return x
 
     def context(self, state: Memory, is_first: Tensor) -> Tensor:
-        before = cast(TensorMemory, state).state
-        if not is_first.is_cuda and not is_first.any():
-            return before
-        return before.masked_fill(is_first.view(-1, *[1] * (before.ndim - 1)), 0)
+        return cast(TensorMemory, state).before(is_first)
 
     def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
         x, is_first = self.enter(x), is_first.to(x.device)

@@ -59,8 +59,6 @@ class CompletionRequest(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """An unchanged answer, the tokens read and written for it, and the seconds it took."""
-
     text: str
     tokens: int = 0
     seconds: float = 0.0
@@ -69,9 +67,13 @@ class Completion(NamedTuple):
 class AnswerCache:
     """The answers in one file, which may be read-only; UserError if it is unusable."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, read_only: bool = False) -> None:
+        if path.exists() and not path.is_file():
+            raise UserError(f"suggester_cache {path}: not a file. Name a file, in a folder")
         self.path, self._lock = path, Lock()
-        self._read_only = path.exists() and not os.access(path, os.W_OK)
+        # Without locks, and without the newest answers of a process that is writing.
+        self._immutable = path.exists() and not os.access(path, os.W_OK)
+        self._read_only = read_only or self._immutable
         with self._explained(UserError):
             self.connection = self._opened()
 
@@ -106,7 +108,7 @@ class AnswerCache:
         return int(most)
 
     def _opened(self) -> sqlite3.Connection:
-        mode = "ro&immutable=1" if self._read_only else "rwc"
+        mode = "ro&immutable=1" if self._immutable else "ro" if self._read_only else "rwc"
         place = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
         # A second thread may count its requests: a lock lets in one at a time.
         connection = sqlite3.connect(place, uri=True, timeout=WAIT_SECONDS, check_same_thread=False)
@@ -152,8 +154,6 @@ class AnswerCache:
 def open_cache(name: str | None) -> AnswerCache:
     """Return the answers of the file that `suggester_cache` names; UserError if it is unusable."""
     path = Path(name or cache_folder() / "suggestions.sqlite")
-    if path.is_dir():
-        raise UserError(f"suggester_cache {path}: a folder. Name a file in it")
     if not path.exists():
         check_writable(path.parent, "suggester_cache")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from models.language.files import find_model
 from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
-from rewards.suggesters.rules import Suggester, TextState
+from rewards.suggesters.rules import FOR_ANSWERS, LAST_GOALS, NO_GOALS, Suggester, TextState
 from utils.errors import UserError
 from utils.settings import Config, Part, setting
 
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 SCORING, WRITING, FIRST_TOKENS = "scoring", "writing", "first-tokens"
-FOR_ANSWERS, NO_GOALS, LAST_GOALS = "for-answers", "no-goals", "last-goals"
 STOP = "\n\n"
 DIGITS = 4  # of scores: further ones differ between threads and processors
 PATIENCE = 2  # seconds without a progress bar
@@ -202,7 +201,6 @@ class PromptedSuggester(Suggester):
         return [found.get(key) for key in keys]
 
     def awaited(self, answers: Iterable[Any], n: int) -> Iterable[Any]:
-        """Yield n answers as they come, with a progress bar if the run waits long for them."""
         return tqdm(
             answers,
             total=n,

@@ -15,6 +15,8 @@ from utils.settings import Config, Part
 
 NOTHING: Mapping[str, int] = {}
 # Actions that have an effect in some state and are no goals: walking needs no suggestion.
+# An agent waits for answers, or plays on without goals or with the last ones.
+FOR_ANSWERS, NO_GOALS, LAST_GOALS = "for-answers", "no-goals", "last-goals"
 UNGUIDED = ("do nothing", "move left", "move right", "move up", "move down")
 
 
@@ -182,7 +184,6 @@ def _fitting(scene: str, status: str) -> tuple[Rule, ...]:
 
 
 def knows(action_names: Sequence[str]) -> bool:
-    """Return whether actions of these names seem to be Crafter's."""
     return not EFFECTIVE.isdisjoint(action_names)
 
 
@@ -259,7 +260,6 @@ class HouseholdSuggester(Suggester):
         ]
 
     def candidates(self, household: Household) -> list[Goal]:
-        """Return things with their places, possible or present, in the order of suggesting."""
         if household.is_placing:
             return [Goal(str(household.holding), place) for place in household.receptacles]
         in_view = household.visible.items()
@@ -269,7 +269,6 @@ class HouseholdSuggester(Suggester):
         """Prepare the judgements of N households at once."""
 
     def fits(self, goal: Goal, is_placing: bool) -> bool:
-        """Return whether a thing should be placed in a receptacle, or else be taken from it."""
         return True
 
 

@@ -160,7 +160,7 @@ class Server:
                 content = self._without_key(_whole(response, end))
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refused(error) from None
+                raise self._refused(error, end) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             if isinstance(reason, TimeoutError):
@@ -172,13 +172,13 @@ class Server:
                 return found
         raise self._silent(f"its answer is no JSON object: {_beginning(content)!r}")
 
-    def _refused(self, error: urllib.error.HTTPError) -> ServerError:
+    def _refused(self, error: urllib.error.HTTPError, end: float) -> ServerError:
         said, why = "", error.reason
         wait: float | None = None
         with contextlib.suppress(OSError, http.client.HTTPException):
-            said = _beginning(self._without_key(error.read(PIECE)))
+            said = _beginning(self._without_key(_whole(error, end)))
         with contextlib.suppress(TypeError, ValueError):
-            wait = max(float(error.headers.get("Retry-After", "")), 0.0)
+            wait = max(0.0, float(error.headers.get("Retry-After", "")))  # of NaN: 0
         if error.code == 401:
             variable = self.config.suggester_key_variable
             why = f"the key in the environment variable {variable} is missing or wrong"

@@ -46,9 +46,7 @@ BEHAVIOURS = (
     *("constructor raises", "constructor exits", "constructor misses a package"),
     *("reset raises", "reset returns no info", "reset returns another shape"),
     *("reset returns nothing", "reset returns a number too large", "reset returns fractions"),
-    *("step raises", "step exits", "step returns four", "step returns nothing"),
-    *("step returns another shape", "step pays NaN", "step pays nothing", "step pays two"),
-    *("step pays text", "step does not say whether it ends", "step ends by 1"),
+    *("step raises", "step exits", "step returns four"),
 )
 PARTS = {
     "a key is missing": (spaces.Dict(a=NUMBER, b=NUMBER), {"a": 1}),
@@ -88,18 +86,10 @@ class Bad(gymnasium.Env):
 
     def step(self, action):
         self._fail("step")
-        answers = {
-            "step returns four": (1, 0.0, False, {}),
-            "step returns nothing": None,
-            "step returns another shape": (np.zeros((1, 1)), 0.0, False, False, {}),
-            "step pays NaN": (1, float("nan"), False, False, {}),
-            "step pays nothing": (1, None, False, False, {}),
-            "step pays two": (1, np.zeros(2), False, False, {}),
-            "step pays text": (1, "1", False, False, {}),
-            "step does not say whether it ends": (1, 0.0, None, False, {}),
-            "step ends by 1": (1, 0.0, 1, False, {}),
-        }
-        return answers.get(self.behaviour, (self.shown, 0.0, False, False, {}))
+        four = 1, 0.0, False, {}
+        return (
+            four if self.behaviour == "step returns four" else (self.shown, *four[1:3], *four[2:])
+        )
 
     def _fail(self, where):
         if self.behaviour == f"{where} raises":

@@ -27,31 +27,22 @@ from tests.bad_inputs.gallery import (
     PICTURES,
     PREPARED,
     SHELM,
-    SHELM_GOOD,
     TINY,
     WORDS,
     XL,
 )
 from tests.bad_inputs.harness import refused, settings
 from tests.bad_inputs.spoiling import BYTES, Change, Trial, places_in, read
-from tests.bad_inputs.test_fuzz import odd_values
 from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import load_checkpoint
 from utils.errors import UserError
+from utils.given_settings import load_config
 from utils.run_folder import check_run_id
-from utils.settings import all_settings, load_config
 
 property_test = examples(max_examples=100, deadline=None, database=None, derandomize=True)
-SETTINGS = all_settings()
 LONG, ZERO, BIG = "x" * 5000, "a\0b", "9" * 5000
 
-NO_NUMBERS = (
-    *("many", "", "NaN", "-1", "1e999", "Infinity", "-Infinity", "[1]", "{}", "true", "1 2", "１2"),
-    *("--1", "0x10", "1_000", "9" * 400, "-" + "9" * 400, BIG, "1e300", "[" * 9999),
-)
-NOT_TRUE_OR_FALSE = ("0", "1", "True", "yes", "", "[true]", '"true"', "truefalse")
-NO_CHOICES = ("", "liner", "None", "exp,linear", "null")
 RUN_IDS = ("", "..", "a/b", ".x", "a b", ZERO, "é", LONG, "good")  # the property below draws any
 ENVS = (
     *("Pong", "MiniGrid-", "MiniGrid-Nowhere-v0", "MiniGrid-Empty-5x5-v0/..", "../x", "/x", ".."),
@@ -236,7 +227,7 @@ CONTRADICTIONS = (
     (CNN | {"env": "popgym-RepeatFirstEasy-v0"}, "env_args={}", "env_processes=true"),
 )
 
-HELM_BEST, SHELM_BEST = f"{HELM_GOOD}/ckpt_best.pt", f"{SHELM_GOOD}/ckpt_best.pt"
+HELM_BEST = f"{HELM_GOOD}/ckpt_best.pt"
 EVAL = ("eval", "--ckpt-path", HELM_BEST, "--n-episodes=1")
 LAYERS = ("analysis", "layers", HELM_BEST, "--n-episodes=1")
 RESUME = ("main", "--resume", HELM_UNFINISHED)
@@ -354,30 +345,6 @@ def test_settings_that_contradict_one_another_are_refused(in_gallery, capsys):
     assert not_refused(capsys, cases) == {}
 
 
-def wrong_values(declaration):
-    """Return texts that are no value of a setting."""
-    kinds, facts = declaration.kinds, declaration.metadata
-    is_optional = type(None) in kinds
-    more = ("nul", "None", "NULL") if is_optional else ("null",)
-    if int in kinds or float in kinds:
-        fractions = () if float in kinds else ("1.5", "0.999999")
-        beyond = str(facts["low"] - 1), str(2 * facts["high"] + 1)
-        return (*NO_NUMBERS, *more, *beyond, *fractions)
-    if bool in kinds:
-        return (*NOT_TRUE_OR_FALSE, *more)
-    if not facts["choices"]:
-        return ("",)
-    return [text for text in NO_CHOICES if not (is_optional and text == "null")]
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_what_is_no_value_of_a_setting_is_refused_in_one_line(name):
-    for text in wrong_values(SETTINGS[name]):
-        with pytest.raises(UserError) as refusal:
-            load_config(overrides=[f"{name}={text}"])
-        assert len(refusal.value.lines) == 1, text
-
-
 ROWS: list = [
     (command, path, how, tuple(int(key) if key.isdigit() else key for key in keys.split()))
     for command, path, keys, *hows in VALUES
@@ -419,21 +386,6 @@ def test_mistakes_in_different_places_are_all_shown(in_empty_folder, capsys):
 
 
 @property_test
-@given(name=st.sampled_from(sorted(SETTINGS)), value=odd_values)
-def test_any_value_of_a_setting_is_taken_as_its_type_or_refused(name, value, tmp_path_factory):
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    path.write_text(json.dumps({name: value}))
-    try:
-        taken = getattr(load_config(path), name)
-    except UserError:
-        return
-    assert taken == value
-    bounds = SETTINGS[name].metadata
-    if isinstance(taken, int | float) and not isinstance(taken, bool):
-        assert bounds["low"] <= taken <= bounds["high"]
-
-
-@property_test
 @given(content=st.binary(max_size=200))
 def test_any_bytes_as_settings_or_a_checkpoint_are_refused(content, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "any.pt"
@@ -458,13 +410,6 @@ def test_any_run_id_is_one_plain_name_or_refused(name):
     assert name.isascii()
     assert name.isprintable()
     assert name[0] not in ".-"
-
-
-def test_every_number_has_bounds():
-    for each in SETTINGS.values():
-        if {int, float} & set(each.kinds):
-            assert each.metadata["low"] is not None
-            assert each.metadata["high"] is not None
 
 
 def test_a_setting_beyond_the_interpreters_depth_is_refused():

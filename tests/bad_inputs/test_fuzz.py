@@ -101,7 +101,7 @@ def command_lines(gallery):
 
 odd_numbers = st.integers() | st.floats() | st.sampled_from([0, 1, 2, 10**30, -(10**400), 2**63])
 odd_values = st.recursive(
-    st.none() | st.booleans() | odd_numbers | plain_text | st.sampled_from(PATHS),
+    st.none() | st.booleans() | odd_numbers | plain_text | st.sampled_from(PATHS + NUMBERS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain_text, inner, max_size=3),
     max_leaves=5,
 )
@@ -239,6 +239,7 @@ def test_no_program_fails_on_what_is_generated(kind, gallery, request):
     assert not found, "\n\n".join(f"{complaint}\n{shown}" for complaint, shown in found.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["[" * 20_000, "--" + "x" * 20_000])
 def test_a_very_long_word_is_not_shown_whole(word, gallery):
     outcome = Trial(("analysis", "words", EPISODES, word, "--no", word), []).run(gallery)

@@ -70,8 +70,7 @@ class Watched(PPO):
 
     def update(self, progress: float, permutations: Tensor | None = None) -> dict[str, float]:
         """Learn, then look."""
-        assert self.rollout is not None, "an update needs a rollout"
-        self.env_steps += self.rollout.n_samples
+        self.env_steps += self.config.n_envs * self.config.n_rollout_steps
         metrics = super().update(progress, permutations)
         self.samples.append(self.look())
         return metrics
@@ -112,13 +111,10 @@ def growth(samples: Sequence[Sample], warm_up: int = WARM_UP) -> float:
 def line(name: str, samples: Sequence[Sample]) -> str:
     """Return one row of the table."""
     warm = next(sample for sample in samples if sample.env_steps >= WARM_UP)
-    last = samples[-1]
-    rise = growth(samples)
+    rise, last = growth(samples), samples[-1]
+    megabytes = f"{warm.resident / 2**20:9.1f} {last.resident / 2**20:9.1f}"
     verdict = "flat" if rise <= ALLOWED else "GROWS"
-    return (
-        f"{name:10s} {last.env_steps:9,d} {warm.resident / 2**20:9.1f} "
-        f"{last.resident / 2**20:9.1f} {100 * rise:8.2f} %  {verdict}"
-    )
+    return f"{name:10s} {last.env_steps:9,d} {megabytes} {100 * rise:8.2f} %  {verdict}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -93,7 +93,7 @@ def start(workplace: Path, program: str, *words: str) -> subprocess.Popen:
 def killed(root: int, workplace: Path) -> Kill:
     """Kill a process and all its descendants; return the progress of its unfinished runs."""
     found: set[int] = set()
-    while new := {root, *descendants(root)} - found:
+    while new := {root, *descendants(root)} - found:  # those that stand still start no others
         for process in new:
             send(process, signal.SIGSTOP)
         found |= new
@@ -115,11 +115,11 @@ def killed(root: int, workplace: Path) -> Kill:
 def descendants(root: int) -> set[int]:
     """Return the children of a process, their children, and so on."""
     parents = {int(path.name): stat(int(path.name))[1:2] for path in Path("/proc").glob("[0-9]*")}
-    found, grown = {root}, True
-    while grown:
-        more = {child for child, parent in parents.items() if parent and int(parent[0]) in found}
-        grown = not more <= found
-        found |= more
+    found, new = set[int](), {root}
+    while new:
+        found |= new
+        new = {child for child, parent in parents.items() if parent and int(parent[0]) in found}
+        new -= found
     return found - {root}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from report.page import coloured, is_picture
+from analysis.page import coloured, is_picture
 from trainers.evaluation import Recording
 from utils.errors import RunError
 

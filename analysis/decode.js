@@ -1,4 +1,4 @@
-// Unpacks the data of report/page.py.
+// Unpacks the data of analysis/page.py.
 
 const TYPES = { uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, int16: Int16Array, float32: Float32Array };
 

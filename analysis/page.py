@@ -166,7 +166,6 @@ def judged_actions(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
 
 
 def numbered(texts: np.ndarray, table: dict[str, int]) -> Packed:
-    """Return texts by their numbers in a table, which new texts are added to."""
     numbers = [table.setdefault(str(text), len(table)) for text in texts.flat]
     kind = np.uint16 if len(table) <= 1 << 16 else np.uint32
     return packed(np.array(numbers, kind).reshape(texts.shape))

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from analysis import memory
 from analysis.figures import new_figure, style
+from analysis.page import coloured
 from analysis.run_data import markdown
 from models.agent import Agent
 from models.helm import LanguageMemory
 from models.observation_to_language import TokenRetrieval
 from models.observations import Observations
-from report.page import coloured
 from trainers.learner import Transition
 from utils.loggers import EncodedImage, Media
 
@@ -55,7 +55,6 @@ class Showcase:
             self._running.append(observations.map(lambda kind: kind[0].cpu()))
 
     def media(self, is_last: bool) -> Media:
-        """Return pictures and texts to show after an update, mostly none."""
         if self._latest is None or not (is_last or self._clock() >= self._due):
             return {}
         self._due = self._clock() + self.seconds
@@ -80,7 +79,7 @@ def media(agent: Agent, episode: Observations) -> Media:
     if language is not None and language.language_model.has_attention:
         tokens = memory.episode_tokens(language, episode)
         weights = memory.episode_attention(language.language_model, tokens).cpu().numpy()
-        shown["episode/attention"] = picture(memory.draw_attention(weights))
+        shown["episode/attention"] = picture(memory.draw_attention([*weights]))
     return shown
 
 
