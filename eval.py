@@ -23,7 +23,7 @@ from envs import action_names, number_names, picture_legend
 from rewards.goals import task_settings
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
-from trainers.evaluation import MOST_ENVS, Episode, evaluate
+from trainers.evaluation import MOST_ENVS, Episode, evaluate, saliency
 from utils.command_line import Parser, add_trust, add_var, run_program, whole_number
 from utils.errors import UserError, escape
 from utils.files import check_file, check_writable, folder_name
@@ -99,7 +99,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
                 if arguments.video:
                     write_movies(kept, recording, actions)
                 if arguments.report:
-                    page.add(recording)
+                    page.add(recording, saliency(player, recording.steps))
                 episodes.append(recording.episode)
     result = summarize(episodes) | facts_of(checkpoint, path, player, config, arguments)
     print(table(episodes, result))

@@ -48,7 +48,7 @@ ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], AnalysisResult]]] 
         lambda asked: memory.analyse_words(source(asked), asked.most),
     ),
     "attention": (
-        "which past steps each layer looks at, over an episode",
+        "which past steps each layer looks at, and those the value depends on (saliency)",
         lambda asked: memory.analyse_attention(source(asked)),
     ),
     "layers": (

@@ -152,14 +152,14 @@ function strengthOf(shares) {
 }
 
 /** Paint which step (down) looks at which (across). */
-function paintHeat(attention, shares) {
+function paintHeat(looks, shares) {
   return (context, track) => {
     const length = track.length;
     const [red, green, blue] = colour("accent").match(/[\d.]+/g).map(Number);
     const image = new ImageData(length, length);
     const strength = strengthOf(shares);
     for (let t = 0; t < length; t++) {
-      const { begin, count, first } = attention.row(t);
+      const { begin, count, first } = looks.row(t);
       for (let n = 0; n < count; n++) {
         const opacity = 255 * strength(shares[begin + n]);
         image.data.set([red, green, blue, opacity], 4 * (t * length + first + n));

@@ -57,7 +57,8 @@ class Episode {
     episode.length = episode.actions.values.length;
     episode.retrieved = await unpack(packed.words);
     episode.similarities = await unpack(packed.similarities);
-    episode.attention = await Attention.load(packed);
+    episode.attention = await Looks.load(packed.attention, packed.seen);
+    episode.saliency = await Looks.load(packed.saliency);
     episode.words = words;
     episode.sentences = sentences;
     episode.goals = episode.stepsOf("matched");
@@ -123,20 +124,20 @@ class Episode {
   }
 }
 
-/** Which earlier steps every head of every layer looks at. */
-class Attention {
-  static async load(packed) {
-    const looks = await unpack(packed.attention);
-    if (!looks) return null;
-    const attention = new Attention();
-    [attention.layers, attention.heads, attention.size] = looks.shape;
-    attention.quantized = looks.values;
-    attention.seen = packed.seen;
-    attention.begins = [0];
-    for (let t = 0; attention.begins[t] < attention.size; t++) {
-      attention.begins.push(attention.begins[t] + Math.min(t + 1, attention.seen));
+/** Which earlier steps every head of every layer looks at, or on which the value depends. */
+class Looks {
+  /** Unpack the shares of steps that see up to `seen` steps each. */
+  static async load(packed, seen = Infinity) {
+    const unpacked = await unpack(packed);
+    if (!unpacked) return null;
+    const looks = new Looks();
+    [looks.layers, looks.heads, looks.size] = unpacked.shape;
+    looks.quantized = unpacked.values;
+    looks.begins = [0];
+    for (let t = 0; looks.begins[t] < looks.size; t++) {
+      looks.begins.push(looks.begins[t] + Math.min(t + 1, seen));
     }
-    return attention;
+    return looks;
   }
 
   /** Return the shares of one head (or the mean of all, head -1), all steps one after the other. */
@@ -151,10 +152,10 @@ class Attention {
     return mean.map((sum) => sum * scale);
   }
 
-  /** Return where the shares of a step begin and which step the first of them is of. */
+  /** Return where the shares of a step begin and which step the first of them is of; maybe none. */
   row(step) {
-    const begin = this.begins[step];
-    const count = this.begins[step + 1] - begin;
+    const begin = this.begins[step] ?? this.size;
+    const count = (this.begins[step + 1] ?? this.size) - begin;
     return { begin, count, first: step + 1 - count };
   }
 }

@@ -26,11 +26,12 @@ from models.helm import LanguageMemory, attention_by_step
 from models.language import LanguageModel
 from models.observation_to_language import FrozenHopfield, TokenRetrieval
 from models.observations import Observations
+from trainers.evaluation import saliency
 from utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, FigureBase
 
     from analysis.source import Source
 
@@ -217,45 +218,77 @@ def draw_words(counts: Counter[str], most: int = MOST_WORDS) -> "Figure":
 
 
 def analyse_attention(source: "Source") -> figures.AnalysisResult:
-    language = source.language
-    tokens = episode_tokens(language, source.first_episode)
-    attention = episode_attention(language.language_model, tokens).cpu().numpy()
-    shown = np.argwhere(attention >= LEAST_WEIGHT).tolist()
-    numbers = [(n + 1, t, past, f"{attention[n, t, past]:.4f}") for n, t, past in shown]
-    heading = ("layer", "step", "looked_at", "weight")
-    summary = list(_attention_summary(attention))
-    return figures.AnalysisResult(draw_attention(attention), summary, [heading, *numbers])
+    maps: dict[object, np.ndarray] = {}
+    language = getattr(source.agent, "language", None)
+    if language is not None and language.language_model.has_attention:
+        tokens = episode_tokens(language, source.first_episode)
+        attention = episode_attention(language.language_model, tokens).cpu().numpy()
+        maps |= dict(enumerate(attention, start=1))
+    followed = saliency(source.agent, source.episodes[0])
+    if followed is not None:
+        maps["saliency"] = followed
+    if not maps:
+        raise UserError(f"attention: {source.config.model} has no memory to look into")
+    numbers: list[tuple[object, ...]] = [("layer", "step", "looked_at", "weight")]
+    for name, weights in maps.items():
+        for t, past in np.argwhere(weights >= LEAST_WEIGHT).tolist():
+            numbers.append((name, t, past, f"{weights[t, past]:.4f}"))
+    figure = draw_attention([maps[n] for n in maps if n != "saliency"], followed)
+    return figures.AnalysisResult(figure, list(_attention_summary(maps)), numbers)
 
 
-def draw_attention(attention: np.ndarray) -> "Figure":
-    from matplotlib.colors import PowerNorm
-
-    n_rows, n_columns = figures.panel_shape(len(attention))
-    ahead = np.triu(np.ones(attention.shape[1:], dtype=bool), 1)
-    # Language models look at the first token most, and thinly at the many others: the scale is
-    # made for those, and its root brings out faint weights.
-    others = attention[:, 1:, 1:].max(-1, initial=0)
-    norm = PowerNorm(0.5, vmin=0, vmax=float(np.quantile(others, 0.95)) if others.any() else 1)
+def draw_attention(attention: Sequence[np.ndarray], followed: np.ndarray | None = None) -> "Figure":
+    """Draw each layer's attention [T, T], if any, and a saliency [S, S], a row a step."""
+    n_rows, n_columns = figures.panel_shape(len(attention)) if attention else (1, 0)
+    widths = [2.1 * n_columns + 1.1] * (n_columns > 0) + [3.4, 3.0] * (followed is not None)
     with figures.style():
-        figure = figures.new_figure(2.1 * n_columns + 1.1, 2.25 * n_rows + 0.5)
-        panels = figures.image_panels(figure, len(attention))
-        for layer, axes in enumerate(panels):
-            shown = np.ma.masked_array(attention[layer], ahead)
-            image = axes.imshow(shown, cmap=figures.MAP, norm=norm, interpolation="nearest")
-            axes.set_title(f"layer {layer + 1}")
-        figure.supxlabel("step looked at", size=9.5, color=figures.QUIET)
-        figure.supylabel("step", size=9.5, color=figures.QUIET)
-        bar = figure.colorbar(image, ax=panels, shrink=0.8, aspect=25, extend="max")
-        bar.set_label("attention, mean over heads", size=9)
-        bar.outline.set_visible(False)
+        figure = figures.new_figure(
+            sum(widths), max(2.25 * n_rows + 0.5, 3.2 * (followed is not None))
+        )
+        parts = [*figure.subfigures(1, len(widths), squeeze=False, width_ratios=widths)[0]]
+        if attention:
+            titles = [f"layer {n}" for n in range(1, len(attention) + 1)]
+            _draw_maps(parts.pop(0), attention, titles, "attention, mean over heads")
+        if followed is not None:
+            _draw_maps(parts[0], [followed], ["saliency"], "share of the gradient of the value")
+            axes = parts[1].subplots()
+            mean = [np.diagonal(followed, -k).mean() for k in range(len(followed))]
+            axes.plot(followed[-1, ::-1], color=figures.COLOURS[0], label="the last step")
+            axes.plot(mean, color=figures.COLOURS[1], label="mean of the steps")
+            axes.set_xlabel("k, steps back")
+            axes.set_ylim(bottom=0)
+            axes.grid(axis="y")
+            axes.legend(loc="best", handlelength=1.4)
     return figure
 
 
-def _attention_summary(attention: np.ndarray) -> Iterator[tuple[object, ...]]:
+def _draw_maps(
+    figure: "FigureBase", maps: Sequence[np.ndarray], titles: Sequence[str], label: str
+) -> None:
+    from matplotlib.colors import PowerNorm
+
+    ahead = np.triu(np.ones(maps[0].shape, dtype=bool), 1)
+    # Language models look at the first token most, and thinly at the many others: the scale is
+    # made for those, and its root brings out faint weights.
+    others = np.stack(maps)[:, 1:, 1:].max(-1, initial=0)
+    norm = PowerNorm(0.5, vmin=0, vmax=float(np.quantile(others, 0.95)) if others.any() else 1)
+    panels = figures.image_panels(figure, len(maps))
+    for axes, weights, title in zip(panels, maps, titles, strict=True):
+        shown = np.ma.masked_array(weights, ahead)
+        image = axes.imshow(shown, cmap=figures.MAP, norm=norm, interpolation="nearest")
+        axes.set_title(title)
+    figure.supxlabel("step looked at", size=9.5, color=figures.QUIET)
+    figure.supylabel("step", size=9.5, color=figures.QUIET)
+    bar = figure.colorbar(image, ax=panels, shrink=0.8, aspect=25, extend="max")
+    bar.set_label(label, size=9)
+    bar.outline.set_visible(False)
+
+
+def _attention_summary(maps: Mapping[object, np.ndarray]) -> Iterator[tuple[object, ...]]:
     yield ("layer", "on itself", "1 to 10 back", "further back", "mean steps back")
-    n_steps = attention.shape[1]
-    back = np.arange(n_steps)[:, None] - np.arange(n_steps)  # [T, T]
-    for layer, weights in enumerate(attention, start=1):
+    for layer, weights in maps.items():
+        n_steps = len(weights)
+        back = np.arange(n_steps)[:, None] - np.arange(n_steps)  # [T, T]
         parts = [back == 0, (back > 0) & (back <= 10), back > 10]
         shares = [weights[part].sum() / n_steps for part in parts]
         mean = (weights * back.clip(0)).sum() / max(weights.sum(), 1e-9)

@@ -9,6 +9,7 @@ const MOST_RUNS = 6;
 const MOST_NUMBERS = 24;
 const MOST_NUMBER_TRACKS = 4;
 const LONG_NAME = 12;
+const SALIENCY = -1; // in the place of a layer
 const MOST_SUGGESTIONS = 16;
 
 const pictures = {};
@@ -16,6 +17,7 @@ let episode = null;
 let number = 0;
 let step = 0;
 let tracks = {};
+let looks = null; // the episode's attention, or its saliency
 let shares = null;
 let ranks = new Map();
 let loading = 0;
@@ -101,12 +103,12 @@ function buildNumbers() {
 function buildSelectors() {
   for (const speed of SPEEDS) element("speed").append(new Option(`${speed} / s`, speed));
   element("speed").value = 4;
-  const looks = data.episodes[0].attention;
-  element("looks").hidden = !looks;
-  if (!looks) return;
-  const [layers, heads] = looks.shape;
-  for (let n = 0; n < layers; n++) element("layer").append(new Option(n + 1, n));
-  element("layer").value = layers - 1;
+  const { attention, saliency } = data.episodes[0];
+  const [layers, heads] = attention?.shape ?? [0, 0];
+  element("looks").hidden = !attention && !saliency;
+  for (let n = 0; n < layers; n++) element("layer").append(new Option(`attention of layer ${n + 1}`, n));
+  if (saliency) element("layer").append(new Option("saliency", SALIENCY));
+  element("layer").value = attention ? layers - 1 : SALIENCY;
   element("head").append(new Option("mean of all", -1));
   for (let n = 0; n < heads; n++) element("head").append(new Option(n + 1, n));
 }
@@ -158,7 +160,7 @@ function buildTracks() {
   if (episode.entropy) {
     tracks.entropy = new Track("Entropy", 44, paintLine(Array.from(episode.entropy.values)));
   }
-  if (episode.attention) addAttentionTracks();
+  if (episode.attention || episode.saliency) addLooksTracks();
   for (const track of Object.values(tracks)) track.canvas.addEventListener("pointerdown", follow(track));
   element("course").replaceChildren(...Object.values(tracks).map((track) => track.element));
 }
@@ -216,17 +218,24 @@ function wordButton(word, steps) {
   return item;
 }
 
-function addAttentionTracks() {
-  const { attention } = episode;
-  const read = () => {
-    shares = attention.shares(Number(element("layer").value), Number(element("head").value));
-  };
-  read();
-  tracks.looks = new Track("This step looks at", 48, () => read());
+/** Read the attention, or the saliency, that is chosen, and name its charts. */
+function readLooks() {
+  const layer = Number(element("layer").value);
+  const isSaliency = layer === SALIENCY;
+  looks = isSaliency ? episode.saliency : episode.attention;
+  shares = isSaliency ? looks.shares(0, 0) : looks.shares(layer, Number(element("head").value));
+  element("head").parentElement.hidden = isSaliency;
+  element("looks-note").hidden = !isSaliency;
+  const [subject, verb] = isSaliency ? ["value", "depends on"] : ["step", "looks at"];
+  tracks.looks.title.textContent = `This ${subject} ${verb}`;
+  tracks.heat.title.textContent = `Every ${subject} (down) ${verb} (across)`;
+}
+
+function addLooksTracks() {
+  tracks.looks = new Track("Looks back", 48, readLooks);
   tracks.looks.mark = markLooks;
-  tracks.heat = new Track("Every step (down) looks at (across)", 230, (context, track) =>
-    paintHeat(attention, shares)(context, track),
-  );
+  tracks.heat = new Track("Looks back, every step", 230, (context, track) => paintHeat(looks, shares)(context, track));
+  readLooks();
   tracks.heat.mark = (context, at) => {
     const height = tracks.heat.height / episode.length;
     context.globalAlpha = 0.9;
@@ -240,7 +249,7 @@ function addAttentionTracks() {
 /** Draw a bar at every step that the present one looks at. */
 function markLooks(context, at) {
   const { height, width, cell } = tracks.looks;
-  const { begin, count, first } = episode.attention.row(at);
+  const { begin, count, first } = looks.row(at);
   const row = shares.subarray(begin, begin + count);
   const largest = Math.max(...row, 0.01);
   context.fillStyle = colours.track;
@@ -277,7 +286,7 @@ function show() {
   showWanted();
   showAction();
   showWords();
-  if (episode.attention) showTargets();
+  if (looks) showTargets();
   showNumbers();
   for (const track of Object.values(tracks)) track.show(step);
 }
@@ -432,12 +441,12 @@ function trailButton({ word, at, count }) {
 
 /** List the past steps most looked at, as pictures to click. */
 function showTargets() {
-  const { begin, count, first } = episode.attention.row(step);
+  const { begin, count, first } = looks.row(step);
   const looked = Array.from(shares.subarray(begin, begin + count), (share, n) => ({ share, at: first + n }));
   const past = looked.filter(({ share, at }) => at !== step && share >= LEAST_SHARE);
   past.sort((a, b) => b.share - a.share || b.at - a.at);
   const best = past.slice(0, MOST_TARGETS);
-  const itself = create("li", "note", `${percent(looked[count - 1].share)} at itself`);
+  const itself = create("li", "note", `${percent(looked.at(-1)?.share ?? 0)} at itself`);
   element("targets").replaceChildren(...best.map(target), itself);
 }
 
@@ -450,7 +459,7 @@ function target({ share, at }) {
   if (numbers) drawn.draw(picture, numbers.values[at]);
   const where = first ? `step ${at + 1}, ${first.word}` : `step ${at + 1}`;
   button.append(picture, create("span", "share", percent(share)), create("span", "where", where));
-  button.setAttribute("aria-label", `Go to ${where}: ${percent(share)} of the attention`);
+  button.setAttribute("aria-label", `Go to ${where}: ${percent(share)}`);
   button.addEventListener("click", () => go(at));
   const item = create("li");
   item.append(button);

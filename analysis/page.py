@@ -20,7 +20,7 @@ from utils.files import atomic_write
 HERE = Path(__file__).parent
 SCRIPTS = ("decode.js", "charts.js", "player.js", "page.js")
 # Limits of compressed bytes, so that ten episodes stay under 5 MB once written as text.
-ATTENTION_BYTES = 1.5e6
+LOOKS_BYTES = 1.5e6  # attention and saliency
 PICTURE_BYTES = 0.6e6
 TEXTS = {  # of an episode, by their names in the page
     "text": "text",
@@ -65,12 +65,13 @@ class EpisodePage:
         self._title, self._actions = title, actions
         self._names, self._legend = numbers, legend
         self._episodes: list[dict[str, Any]] = []
-        self._attention: list[np.ndarray] = []
+        self._looks: list[tuple[dict[str, Any], str, np.ndarray]] = []
         self._words: dict[str, int] = {}
         self._sentences: dict[str, int] = {}
         self._pictures = {"views": Pictures(), "wholes": Pictures()}
 
-    def add(self, recording: Recording) -> None:
+    def add(self, recording: Recording, saliency: np.ndarray | None = None) -> None:
+        """Take in an episode that was recorded in detail, and the saliency of its first S steps."""
         arrays = recording.steps | recording.details
         frames = {}
         if is_picture(arrays):
@@ -98,14 +99,17 @@ class EpisodePage:
             episode["words"] = numbered(arrays["words"], self._words)
             episode["similarities"] = packed(cosines.astype(np.int16))
         if "attention" in arrays:
-            self._attention.append(looking_back(arrays["attention"]))
+            self._looks.append((episode, "attention", looking_back(arrays["attention"])))
             episode["seen"] = arrays["attention"].shape[-1]
+        if saliency is not None:
+            shares = quantized(saliency[np.tril_indices(len(saliency))])
+            self._looks.append((episode, "saliency", shares[None, None]))
         self._episodes.append(episode)
 
     def data(self, facts: Mapping[str, str]) -> dict[str, Any]:
-        attention, coarseness = packed_within(self._attention, ATTENTION_BYTES)
-        for episode, looks in zip(self._episodes, attention, strict=False):
-            episode["attention"] = looks
+        looks, coarseness = packed_within([shares for *_, shares in self._looks], LOOKS_BYTES)
+        for (episode, name, _), shares in zip(self._looks, looks, strict=True):
+            episode[name] = shares
         return {
             "title": self._title,
             "facts": facts,

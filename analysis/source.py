@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text
 from gymnasium.vector import VectorEnv
 
@@ -18,7 +17,7 @@ from models.memories import TrainedMemory
 from models.observations import ObservationPreprocessor, Observations
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
-from trainers.evaluation import evaluate, played_config
+from trainers.evaluation import evaluate, played_config, recorded_input
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.seeding import seed_everything
@@ -118,19 +117,14 @@ class Source:
     @property
     def first_episode(self) -> Observations:
         """The observations of the first episode, step by step.  [T, ...] of each kind"""
-        arrays, reader = self.episodes[0], self.agent.reader
-        seen = torch.from_numpy(arrays["observations"])
-        shown = Observations(**{"vectors" if seen.is_floating_point() else "images": seen})
-        text = arrays.get("text", np.empty((len(seen), 0), np.str_))
-        if text.shape != (len(seen), reader.n_texts):
+        arrays, n_texts = self.episodes[0], self.agent.reader.n_texts
+        text = arrays.get("text", np.empty((len(arrays["actions"]), 0)))
+        if text.shape != (len(text), n_texts):
             raise UserError(
                 f"episodes: their texts are {_size(text.shape)}, and the agent's environment shows "
-                f"{reader.n_texts} a step. Name episodes of its environment"
+                f"{n_texts} a step. Name episodes of its environment"
             )
-        if not reader.n_texts:
-            return shown
-        numbers = torch.tensor(reader.sentences.numbers(text.flat))
-        return shown._replace(text=numbers.view(text.shape))
+        return recorded_input(self.agent, arrays).observations
 
     def images(self, most: int) -> np.ndarray:
         """Return up to `most` different observations of the episodes.  [B, C, H, W] uint8"""

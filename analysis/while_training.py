@@ -79,7 +79,7 @@ def media(agent: Agent, episode: Observations) -> Media:
     if language is not None and language.language_model.has_attention:
         tokens = memory.episode_tokens(language, episode)
         weights = memory.episode_attention(language.language_model, tokens).cpu().numpy()
-        shown["episode/attention"] = picture(memory.draw_attention(weights))
+        shown["episode/attention"] = picture(memory.draw_attention([*weights]))
     return shown
 
 

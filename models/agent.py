@@ -5,6 +5,7 @@ Memory is a value the caller holds. An agent advances it in place and keeps none
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
@@ -158,6 +159,17 @@ class Evaluation(NamedTuple):
     entropy: Tensor
 
 
+Followed = tuple[Tensor, tuple[Tensor, ...]]  # outputs [S, ...] of inputs with gradients
+
+
+def gradient_lengths(output: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    """Return the length of a number's gradient at each step of inputs [T, N, ...].  [T, N]"""
+    # Zero times the inputs: of an output that does not depend on them the gradient is 0.
+    nothing = sum(0 * each.sum() for each in inputs)
+    found = torch.autograd.grad(output + nothing, inputs, retain_graph=True)
+    return torch.cat([each.flatten(2) for each in found], dim=-1).norm(dim=-1)
+
+
 class Agent(nn.Module, ABC):
     """Acts in N environments at once. All its parameters are trained.
 
@@ -207,6 +219,15 @@ class Agent(nn.Module, ABC):
         words' distribution, in nats; `action_values` [N, A], for an agent that chooses by them.
         """
         return {} if self._frozen is None else self._frozen.inspect(percept, memory)
+
+    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed | None:
+        """Return the values [S] of an episode's first steps, and the inputs they depend on.
+
+        An agent with values of actions [T] returns those of the actions taken. The inputs of the
+        memory and of the heads beside it, [S, 1, ...] each, are embedded observations or tokens.
+        `episode` has T >= S rows, the steps; None stands for an agent that cannot say.
+        """
+        return None
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
         """Return the inputs of an intrinsic reward of B observations, by kind, before any memory.
@@ -306,6 +327,10 @@ class Torso(nn.Module, ABC):
     @abstractmethod
     def unroll(self, sequences: SequenceBatch) -> Tensor:
         """Read sequences from replay, with gradients.  [T+1, B, D]"""
+
+    @abstractmethod
+    def read_episode(self, episode: AgentInput) -> Followed:
+        """Return the features [S, D] of an episode's first steps, as `Agent.episode_values`."""
 
     def embedded(self, sequences: SequenceBatch) -> Tensor:
         """Return the embeddings of sequences from replay.  [T+1, B, F]"""
@@ -434,6 +459,11 @@ class QAgent(OffPolicyAgent):
         remembered = self.body.remembered(features)
         return Step(best.indices, context, values=best.values, remembered=remembered)
 
+    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
+        features, inputs = self.body.read_episode(episode)
+        values = self.head(features)
+        return values.gather(-1, actions[: len(values), None]).squeeze(-1), inputs
+
     def values(self, sequences: SequenceBatch) -> Tensor:
         """Return the value of every action at every step, -1e9 where not allowed.  [T+1, B, A]"""
         return allowed(self.head(self.body.unroll(sequences)), sequences.action_masks)
@@ -465,6 +495,11 @@ class SacAgent(OffPolicyAgent):
     ) -> None:
         super().__init__(reader, body, n_actions)
         self.policy, self.critics, self.critic_body = policy, critics, critic_body
+
+    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
+        features, inputs = (self.critic_body or self.body).read_episode(episode)
+        values = torch.minimum(*self.critics(features))
+        return values.gather(-1, actions[: len(values), None]).squeeze(-1), inputs
 
     @torch.no_grad()
     def act(

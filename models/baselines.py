@@ -8,7 +8,7 @@ from gymnasium.spaces import Discrete, Space
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
+from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
 from models.encoders import (
     LARGE,
     SMALL,
@@ -89,6 +89,10 @@ class MemoryAgent(ActorCriticAgent):
     @torch.no_grad()
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         return self.memory.looks(self.encoder(percept.observations), memory, percept.is_first)
+
+    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
+        features = self.encoder(episode.observations)[:, None].requires_grad_()
+        return self.heads.values(self.memory.read_episode(features)), (features,)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         features = self.encoder.learn(batch.observations)

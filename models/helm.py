@@ -26,7 +26,7 @@ from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
+from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
 from models.caching import ObservationCache
 from models.clip import ClipSettings, check_encoder, configured_encoder
 from models.encoders import ActorCritic, EncoderSettings, build_encoder, configured_reader
@@ -156,6 +156,11 @@ class LanguageMemoryAgent(ActorCriticAgent):
         features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
         step = self.heads.step(features, hidden, deterministic, percept.observations.action_masks)
         return step._replace(remembered=hidden)
+
+    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
+        hidden, tokens = self.language.read_episode(episode)
+        queries = self.query_encoder(episode.observations)[: len(hidden), None].requires_grad_()
+        return self.heads.values(torch.cat((hidden, queries[:, 0]), dim=-1)), (*tokens, queries)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         queries = self.query_encoder.learn(batch.observations)
@@ -353,6 +358,16 @@ class LanguageMemory(nn.Module):
         """Return the tokens of a step.  [N, K, D]"""
         tokens = self.to_language.tokens(self._encoded(percept))
         return self.with_text(tokens, percept.observations)
+
+    def read_episode(self, episode: AgentInput) -> Followed:
+        """Return the hidden states [S, D] of an episode's steps, as many as are in sight at once.
+
+        The inputs are their tokens, [S, 1, K, D].
+        """
+        n_steps = self.language_model.n_past // self.n_tokens
+        tokens = self.tokens(episode)[:n_steps, None].requires_grad_()
+        hidden = self.language_model.read_episode(tokens.flatten(0, 2))  # [S * K, D]
+        return hidden[self.n_tokens - 1 :: self.n_tokens], (tokens,)
 
     def with_text(self, tokens: Tensor, observations: Observations) -> Tensor:
         """Put the tokens of read texts before those of images.  [N, k, D] -> [N, K, D]"""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import (
+    Followed,
     Memory,
     OffPolicyNetworkSettings,
     QAgent,
@@ -173,6 +174,10 @@ class RecurrentTorso(Torso):
         with nullcontext() if is_possible else plain:
             return self.memory.unroll(embedded.float(), no_starts, nothing)
 
+    def read_episode(self, episode: AgentInput) -> Followed:
+        embedded = self.embedder.step(episode).detach()[:, None].requires_grad_()
+        return self.memory.read_episode(embedded), (embedded,)
+
     @torch.no_grad()
     def refresh(self, past: Observations, running: RecentSteps, memory: Memory) -> None:
         is_first = running.is_first
@@ -213,6 +218,11 @@ class FrozenLMTorso(Torso):
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
         return torch.cat((sequences.context, self.embedded(sequences)), dim=-1)
+
+    def read_episode(self, episode: AgentInput) -> Followed:
+        hidden, tokens = self.language.read_episode(episode)
+        embedded = self.embedder.step(episode).detach()[: len(hidden), None].requires_grad_()
+        return torch.cat((hidden, embedded[:, 0]), dim=-1), (*tokens, embedded)
 
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         return self.language.inspect(percept, memory)

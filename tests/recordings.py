@@ -37,6 +37,11 @@ def recording(length, seed=0, n_words=2, n_layers=2, n_heads=3):
     return Recording(Episode(0.5, length), steps, details)
 
 
+def saliency(length):
+    """Return the shares [T, T] of values that depend, from step KEY_STEP on, on that step alone."""
+    return np.eye(length)[np.minimum(np.arange(length), KEY_STEP)]
+
+
 def of_vectors(length, seed=0, has_overviews=True):
     """Return an episode of an agent that is told three numbers and chooses by action values."""
     one = recording(length, seed, n_words=0, n_layers=1, n_heads=1)

@@ -108,7 +108,7 @@ def test_a_named_agent_reads_recorded_episodes_itself(episode):
     [
         (["word"], "invalid choice: 'word'"),
         (["words", "nowhere"], "SOURCE nowhere: no such file or folder"),
-        (["attention", "--var", "model=CNN-PPO", "--var", f"env={TASK}"], "no language model"),
+        (["layers", "--var", "model=CNN-PPO", "--var", f"env={TASK}"], "no language model"),
         (["attention", "episode.npz", "--var", "beta=x"], 'beta: "x" is not a number'),
         (["words", "bad.npz"], "bad.npz: not readable as an episode"),
         (["words", "episode.npz", "--var", "model=CNN-PPO"], "CNN-PPO retrieves none"),

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from analysis import page as packing
-from tests.recordings import ACTIONS, of_goals, of_many_actions, of_vectors, of_words, recording
+from tests.recordings import (
+    ACTIONS,
+    of_goals,
+    of_many_actions,
+    of_vectors,
+    of_words,
+    recording,
+    saliency,
+)
 
 FACTS = {"return": "0.5"}
 
@@ -162,6 +170,16 @@ def test_attention_of_a_step_ends_with_itself_and_begins_with_the_episode():
     seen = [0, 0, 1, 0, 1, 2, 1, 2, 3]  # the step of each share, in tenths
     assert looks[1, 2].tolist() == packing.quantized(np.array(seen) / 10).tolist()
     assert not looks[0].any()
+
+
+def test_the_saliency_of_a_step_goes_back_to_the_first_where_it_was_computed():
+    page = page_of(recording(5))
+    page.add(recording(6, n_layers=0), saliency(4))  # of the first four steps
+    first, second = page.data(FACTS)["episodes"]
+    assert unpacked(first["attention"]).shape == (2, 3, 15)
+    assert "saliency" not in first
+    shares = unpacked(second["saliency"]) / 255
+    assert shares.tolist() == [[[1, *(0, 1), *(0, 0, 1), *(0, 0, 1, 0)]]]
 
 
 def test_every_different_picture_and_tile_is_kept_once_and_comes_back_exactly():

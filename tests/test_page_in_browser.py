@@ -22,6 +22,8 @@ PAGES = {  # the episodes, the actions, the names of numbers and colours
     "blind": ([recordings.of_vectors(LENGTH, has_overviews=False)], recordings.ACTIONS, *EXPLAINED),
     "words": ([recordings.of_words(LENGTH)], recordings.ACTIONS),
     "goals": ([recordings.of_goals(LENGTH)], recordings.ACTIONS),
+    "lstm": ([recordings.recording(LENGTH, n_words=0, n_layers=0)], recordings.ACTIONS),
+    "gpt": ([recordings.recording(LENGTH, n_words=0)], recordings.ACTIONS),
     "many": ([recordings.of_many_actions(LENGTH)], [f"action {n}" for n in range(30)]),
 }
 
@@ -44,7 +46,8 @@ def written(tmp_path_factory):
     for name, (episodes, *explained) in PAGES.items():
         page = EpisodePage(f"{name} on a task", *explained)
         for one in episodes:
-            page.add(one)
+            # Of one step less than the episode has, which a limit may cut off.
+            page.add(one, recordings.saliency(LENGTH - 1) if name in ("lstm", "gpt") else None)
         page.write(folder / f"{name}.html", {"return": "0.500 ± 0.000"})
     return folder
 
@@ -176,6 +179,30 @@ def test_clicking_the_step_that_is_looked_back_at_goes_there(opened):
     assert target.inner_text().split("\n") == ["100 %", f"step {recordings.KEY_STEP + 1}, <wall>"]
     target.click()
     assert step(page) == recordings.KEY_STEP
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lstm", "gpt"])
+def test_the_saliency_stands_beside_attention_or_alone(opened, name):
+    page = opened(name, place=f"#step={LENGTH - 1}")
+    if name == "gpt":
+        assert page.is_visible("#head")
+        assert not page.is_visible("#looks-note")
+        assert "This step looks at" in texts(page, ".track h2")
+        page.select_option("#layer", label="saliency")
+    assert not page.is_visible("#head")
+    assert "gradient" in page.inner_text("#looks-note")
+    assert texts(page, ".track h2")[-2:] == [
+        "This value depends on",
+        "Every value (down) depends on (across)",
+    ]
+    (target,) = page.locator("#targets button").all()
+    assert target.inner_text().split("\n") == ["100 %", f"step {recordings.KEY_STEP + 1}"]
+    assert texts(page, "#targets .note") == ["0.0 % at itself"]
+    page.keyboard.press("End")
+    assert page.locator("#targets button").count() == 0
+    target = page.locator("#targets")
+    assert target.inner_text() == "0.0 % at itself"
 
 
 def visited(page, buttons):

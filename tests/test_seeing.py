@@ -1,4 +1,4 @@
-"""Diagnostics of agents: where a trained GPT looks, values, words of vectors."""
+"""Diagnostics of agents: where a trained GPT looks, values, words of vectors, saliency."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,14 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from models import build_agent
+from models.language.load import load_language_model
+from models.memories import NoMemory
 from models.observations import AgentInput, Observations
-from tests.agents import small_config
+from tests.agents import BY_PPO, small_config
+from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.tiny_clip import tiny_settings
+from tests.tiny_decoders import tiny_decoder_folder
+from trainers.evaluation import recorded_input, saliency
 
 N_ENVS, N_STEPS = 2, 6
 GPT = {"model": "GPT", "mem_len": 4, "memory_width": 8, "memory_heads": 2, "memory_layers": 3}
@@ -81,3 +86,91 @@ def test_helm_tells_words_of_vectors(algorithm):
         assert one["words"].shape == one["similarities"].shape == (N_ENVS, 1)
         assert set(one["words"].flat) <= vocabulary
         assert (one["entropy"] >= 0).all()
+
+
+class Leaky(NoMemory):
+    """h_t = h_{t-1} / 2 + x_t."""
+
+    def unroll(self, x, is_first, context):
+        outputs = [x[0]]
+        for now in x[1:]:
+            outputs.append(outputs[-1] / 2 + now)
+        return torch.stack(outputs)
+
+
+def recorded(agent, n_steps=N_STEPS):
+    """Return an episode that an agent plays, and the values of its steps."""
+    memory, values, generator = agent.initial_memory(1), [], torch.Generator().manual_seed(0)
+    vectors = torch.rand(n_steps, 1, 3, generator=generator)
+    steps = {"observations": vectors[:, 0].numpy(), "actions": np.zeros(n_steps, np.int64)}
+    steps["rewards"] = np.random.default_rng(0).normal(size=n_steps)
+    for t in range(n_steps):
+        last = steps["actions"][t - 1 : t] if t else np.zeros(1, np.int64)
+        seen = Observations(vectors=vectors[t])
+        if agent.reader.n_last:
+            seen = seen._replace(last_step=torch.zeros(1, agent.reader.n_last))
+        reward = steps["rewards"][t - 1 : t] if t else np.zeros(1)
+        percept = AgentInput.after(seen, torch.from_numpy(last), reward, np.array([t == 0]))
+        step = agent.act(percept, memory, deterministic=True)
+        steps["actions"][t] = step.actions
+        values.append(step.values)
+    return steps, values
+
+
+def test_the_saliency_of_a_linear_recurrence_is_its_decay_to_the_power_of_the_steps_back():
+    agent = build(model="LSTM", memory_width=8)
+    agent.memory, weights = Leaky(8), torch.randn(8)
+    agent.heads.values = lambda features: features @ weights
+    steps, _ = recorded(build(model="CNN"))
+    back = np.subtract.outer(np.arange(N_STEPS), np.arange(N_STEPS))
+    expected = np.where(back >= 0, 0.5 ** np.abs(back), 0)
+    expected /= expected.sum(1, keepdims=True)
+    np.testing.assert_allclose(saliency(agent, steps), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
+@pytest.mark.parametrize("model", BY_PPO)
+def test_the_value_depends_on_earlier_observations_where_there_is_a_memory(algorithm, model):
+    if model in ("HELMv2", "SHELM"):
+        pytest.skip("reads images")
+    settings = GPT if model == "GPT" else {"model": model, **tiny_settings(model)}
+    separate = {"shared_encoder": False} if algorithm == "SAC" else {"last_reward_input": True}
+    agent = build(algorithm=algorithm, **settings, **separate)
+    steps, values = recorded(agent)
+    shares = saliency(agent, steps)
+    assert (shares[np.triu_indices(N_STEPS, 1)] == 0).all()
+    assert shares.sum(1) == pytest.approx(1, abs=1e-5)
+    has_memory = model not in ("CNN", "CNN-PPO")
+    assert ((shares[np.tril_indices(N_STEPS, -1)] > 0) == has_memory).all()
+    if algorithm != "SAC":  # of SAC it is the value of the action taken, not that of the policy
+        episode, actions = recorded_input(agent, steps), torch.from_numpy(steps["actions"])
+        followed, _ = agent.episode_values(episode, actions)
+        torch.testing.assert_close(followed.detach(), torch.cat(values), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "transfo-xl", "mamba", "llama", "gpt2"])
+def test_gradients_through_a_frozen_memory_are_those_of_its_steps(tmp_path, name):
+    if name == "transfo-xl":
+        folder = TRANSFORMER_XL
+    else:
+        folder = (
+            tiny_bert_folder(tmp_path) if name == "bert" else tiny_decoder_folder(tmp_path, name)
+        )
+    model = load_language_model(folder, mem_len=7)
+    generator = torch.Generator().manual_seed(0)
+    tokens, towards = torch.randn(2, 5, model.width, generator=generator)
+
+    def last(change):
+        memory, begins = model.initial_memory(1), torch.tensor([True])
+        for token in tokens + change * towards:
+            hidden = model.step(token[None, None], memory, begins)
+            begins = torch.tensor([False])
+        return hidden[0]
+
+    followed = tokens.clone().requires_grad_()
+    read = model.read_episode(followed)[-1]
+    torch.testing.assert_close(read.detach(), last(0), rtol=1e-4, atol=1e-4)
+    weights = torch.randn(model.width, generator=generator)
+    (gradient,) = torch.autograd.grad(read @ weights, followed)
+    slope = (last(3e-4) - last(-3e-4)) @ weights / 6e-4  # ReLUs bend further away
+    assert (gradient * towards).sum().item() == pytest.approx(slope.item(), rel=0.02, abs=0.05)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from models.agent import Agent
+from models.agent import Agent, gradient_lengths
 from models.observations import AgentInput, Observations
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
@@ -26,6 +26,7 @@ from utils.seeding import derived_seed
 from utils.settings import Config, outside_settings, read_settings, setting
 
 MOST_ENVS = 16
+MOST_SALIENT = 256  # steps: 3 s for an LSTM of width 128, and 12 s for twice as many
 SEED_OF_EVALUATION = 42  # apart from the seeds of the training environments
 SENTENCES = ("scene", "inventory", "status")
 # The texts of a step by name, each with its default.
@@ -157,6 +158,40 @@ def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
     if masks is not None:
         seen["action_masks"] = masks.cpu().numpy()
     return seen
+
+
+def recorded_input(agent: Agent, steps: Mapping[str, np.ndarray]) -> AgentInput:
+    """Return an agent's inputs at the T steps of a recording, as those of T environments."""
+    kinds, n_steps = {}, len(steps["actions"])
+    for name in {"observations", "vectors"} & steps.keys():
+        seen = torch.from_numpy(steps[name]).to(agent.device)
+        kinds["vectors" if seen.is_floating_point() else "images"] = seen
+    if agent.reader.n_texts:
+        numbers = agent.reader.sentences.numbers(steps["text"].flat)
+        kinds["text"] = torch.tensor(numbers, device=agent.device).view(steps["text"].shape)
+    if agent.reader.n_last:
+        kinds["last_step"] = torch.zeros(n_steps, agent.reader.n_last, device=agent.device)
+    actions = torch.from_numpy(steps["actions"]).to(agent.device)
+    rewards, begins = steps.get("rewards", np.zeros(n_steps)), np.arange(n_steps) == 0
+    return AgentInput.after(Observations(**kinds), actions.roll(1), np.roll(rewards, 1), begins)
+
+
+def saliency(agent: Agent, steps: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return how much the value at each step, a row, depends on the observation of each.  [S, S]
+
+    It is the length of the value's gradient at an embedded observation, as a share of the row. Of
+    a recording's steps these are the first `MOST_SALIENT`, or as many as a frozen memory has in
+    sight at once. None where the agent cannot say.
+    """
+    first = {name: array[:MOST_SALIENT] for name, array in steps.items()}
+    actions = torch.from_numpy(first["actions"]).to(agent.device)
+    with torch.backends.cudnn.flags(enabled=False):  # it has no gradients outside of training
+        found = agent.episode_values(recorded_input(agent, first), actions)
+        if found is None:
+            return None
+        values, inputs = found
+        lengths = torch.cat([gradient_lengths(value, inputs) for value in values], dim=1).T
+    return (lengths / lengths.sum(1, keepdim=True).clamp(min=1e-30)).cpu().numpy()
 
 
 def info_before(info: Mapping[str, Any], n_envs: int) -> Narration:

@@ -157,6 +157,18 @@ class LanguageModel(nn.Module):
         ages = memory.current_ages(is_first)
         return torch.stack([*self._states(tokens, ages, self._windows(tokens, memory, ages))])
 
+    def read_episode(self, tokens: Tensor) -> Tensor:
+        """Return the last layer's output at each of an episode's first n <= `n_past` tokens.
+
+        Of tokens [n, D] at once, with gradients.  [n, D]
+        """
+        (n_head, width), n_tokens = self.heads, len(tokens)
+        unread, new = tokens.new_empty(n_head, n_tokens, width), slice(n_tokens)
+        windows = [CacheView([unread], [unread], None, new, None) for _ in range(self.n_layer)]
+        ages = torch.zeros(1, dtype=torch.int64, device=tokens.device)
+        *_, hidden = self._states(tokens[None], ages, windows)
+        return hidden[0]
+
     def _hidden(self, tokens: Tensor, memory: Any, ages: Tensor) -> Tensor:
         """Return the hidden state [N, D] of tokens and write them into the memory's next slots."""
         return self.read(tokens, ages, self._windows(tokens, memory, ages))

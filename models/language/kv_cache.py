@@ -30,7 +30,7 @@ class CacheView(NamedTuple):
 
     keys: list[Tensor]  # each [H*N, n_i, d]
     values: list[Tensor]  # each [H*N, n_i, d]
-    ring: tuple[Tensor, Tensor]  # keys and values of all slots.  [H*N, R, d] each
+    ring: tuple[Tensor, Tensor] | None  # keys and values of all slots, if any.  [H*N, R, d] each
     new: slice | Tensor  # the slots of the ring that the new tokens are written to
     ended: Tensor | None  # True: of an ended episode.  [N, 1, n]; None without such tokens
     order: Tensor | None = None  # the number of tokens older than each.  [n] int64
@@ -42,6 +42,9 @@ class CacheView(NamedTuple):
 
     def write(self, keys: Tensor, values: Tensor) -> None:
         """Write the new tokens' keys and values [H*N, K, d] into their slots."""
+        if self.ring is None:  # they are all in sight, and may have gradients
+            self.keys[:], self.values[:] = [keys], [values]
+            return
         for slots, written in zip(self.ring, (keys, values), strict=True):
             slots[:, self.new] = written
 

@@ -70,12 +70,15 @@ class FrozenLinear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map float32 rows [..., in] to float32 rows [..., out]."""
+        weight: Tensor | None = self.weight
         rows = rows.to(self.dtype)
         if self._packed is not None:
-            product = torch.ops.mkldnn._linear_pointwise.default
-            return product(rows, self._packed, self.bias, *self._fused).float()
-        assert self.weight is not None, "only packing takes the plain weight away"
-        return self.activation(F.linear(rows, self.weight, self.bias)).float()
+            if not rows.requires_grad:
+                product = torch.ops.mkldnn._linear_pointwise.default
+                return product(rows, self._packed, self.bias, *self._fused).float()
+            weight = self._packed.to_dense()  # oneDNN's product has no gradient
+        assert weight is not None, "only packing takes the plain weight away"
+        return self.activation(F.linear(rows, weight, self.bias)).float()
 
     def pack(self, dtype: torch.dtype) -> None:
         """Convert to a data type and, where oneDNN can read it, to its fastest layout."""

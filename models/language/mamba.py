@@ -84,6 +84,11 @@ class Mamba(LanguageModel):
         outputs, _ = self._run(tokens, memory, memory.current_ages(is_first))
         return torch.stack(outputs)
 
+    def read_episode(self, tokens: Tensor) -> Tensor:
+        memory = self.initial_memory(1)
+        outputs, _ = self._run(tokens[None], memory, memory.ages)
+        return outputs[-1][0]
+
     def _hidden(self, tokens: Tensor, memory: RecurrentMemory, ages: Tensor) -> Tensor:
         outputs, memory.after = self._run(tokens, memory, ages)
         return outputs[-1][:, -1]

@@ -84,6 +84,13 @@ class TrainedMemory(nn.Module, ABC):
             context: Stored with the first step of each sequence.  [B, ...]
         """
 
+    def read_episode(self, x: Tensor) -> Tensor:
+        """Read the features of an episode, [T, 1, F], with gradients.  [T, D]"""
+        is_first = torch.zeros(len(x), 1, dtype=torch.bool)
+        is_first[0] = True
+        context = self.context(self.initial(1), is_first[0].to(x.device))
+        return self.unroll(x, is_first, context)[:, 0]
+
     def refresh(self, x: Tensor, is_first: Tensor, context: Tensor, state: Memory) -> None:
         """Recompute the state in place from features [P, N, F] of the last P <= n_context steps.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from models.agent import ActorCriticAgent, Agent, Batch, Memory
+from models.agent import ActorCriticAgent, Agent, Batch, Memory, gradient_lengths
 from models.memories.base import TrainedMemory
 from models.observations import AgentInput, ObservationBatch, Observations
 from utils.errors import UserError, told
@@ -214,8 +214,7 @@ def the_gradient_reaches_earlier_steps(of: Subject) -> Finding:
     if isinstance(of, AgentSubject) or not kept[0].numel():  # it keeps nothing of a step
         return NOT_ASKED
     last = of.learn(x.requires_grad_(), begins, kept)[-1]
-    (last * torch.randn_like(last) + 0 * x.sum()).sum().backward()
-    norms = cast(Tensor, x.grad).norm(dim=-1).mean(1).flip(0)
+    norms = gradient_lengths((last * torch.randn_like(last)).sum(), [x]).mean(1).flip(0)
     shares = norms / norms.sum().clamp(min=1e-30)
     note = ", ".join(f"{k}: {shares[k]:.0%}" for k in (0, 1, 2, 4, 8, N - 1))
     earlier = shares[1:].sum().item()
