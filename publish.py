@@ -94,7 +94,9 @@ def publish(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
     path = checkpoint_path(arguments)
     checkpoint = load_checkpoint(path)
-    answers = None if arguments.answers is None else AnswerCache(arguments.answers, read_only=True)
+    answers = None
+    if arguments.answers is not None:
+        answers = AnswerCache(arguments.answers, "--answers", read_only=True)
     if arguments.folder is None:
         try:
             check_repository_name(arguments.repository)

@@ -291,7 +291,7 @@ MISTAKES = [
     ),
     ("publish", ["RUN", NAME, "--revision", " "], "--revision is empty"),
     ("publish", ["RUN", NAME, "--checkpoint", "last"], "--checkpoint last: there is no"),
-    ("publish", ["RUN", NAME, "--answers", "no"], "suggester_cache no: cannot be used (unable to"),
+    ("publish", ["RUN", NAME, "--answers", "no"], "--answers no: cannot be used (unable to"),
     ("publish", ["RUN", "another/maze"], "does not let you write there"),
     ("", ["RUN", NAME], "Run: hf auth login"),
     ("hf_wrong", ["RUN", NAME], "Run: hf auth login"),

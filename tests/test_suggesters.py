@@ -259,7 +259,7 @@ BAD = {
     "no decoder": ({"suggester_model": "all-MiniLM-L6-v2"}, r"'bert' writes nothing"),
     "no folder": ({"suggester_model": "no/such\0"}, r"no/such"),
     "no action names": ({"action_names": ()}, r"suggester: .*Some-v0 names none"),
-    "cache is a folder": ({"suggester_cache": "."}, r"suggester_cache \.: a folder"),
+    "cache is a folder": ({"suggester_cache": "."}, r"suggester_cache \.: not a file"),
     "cache in a file": ({"suggester_cache": "file/x"}, r"suggester_cache.*is not a folder"),
     "cache is damaged": ({"suggester_cache": "file"}, r"suggester_cache .*file: cannot be used"),
 }

@@ -65,11 +65,17 @@ class Completion(NamedTuple):
 
 
 class AnswerCache:
-    """The answers in one file, which may be read-only; UserError if it is unusable."""
+    """The answers in one file, which may be read-only; UserError if it is unusable.
 
-    def __init__(self, path: Path, read_only: bool = False) -> None:
+    `option` is the one that named the file, for messages.
+    """
+
+    def __init__(
+        self, path: Path, option: str = "suggester_cache", read_only: bool = False
+    ) -> None:
+        self.named = f"{option} {path}"
         if path.exists() and not path.is_file():
-            raise UserError(f"suggester_cache {path}: not a file. Name a file, in a folder")
+            raise UserError(f"{self.named}: not a file. Name a file, in a folder")
         self.path, self._lock = path, Lock()
         # Without locks, and without the newest answers of a process that is writing.
         self._immutable = path.exists() and not os.access(path, os.W_OK)
@@ -146,9 +152,7 @@ class AnswerCache:
             reason, advice = str(error).rstrip("."), "Move it away, or name another file"
             if "locked" in reason or "busy" in reason:
                 advice = "Another program holds it: end that, or name another file"
-            raise kind(
-                f"suggester_cache {self.path}: cannot be used ({reason}). {advice}"
-            ) from error
+            raise kind(f"{self.named}: cannot be used ({reason}). {advice}") from error
 
 
 def open_cache(name: str | None) -> AnswerCache:
