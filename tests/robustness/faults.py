@@ -31,7 +31,6 @@ import main as main_program
 from envs import SUITES, Suite, minigrid
 from tests.runs import DESCRIBED, ROWS, outcome, same, words_of
 from trainers.checkpoint import LAST, PREVIOUS
-from utils.files import folder_name
 
 MOST_KILLS = 3
 LOG = "log.txt"
@@ -62,13 +61,13 @@ def make_case(name: str, workplace: Path) -> Case:
     longer = {"checkpoint_minutes": 0, "n_steps": 3 * ROWS[name]["n_steps"]}
     settings = ROWS[name] | longer
     command = [*words_of(settings), "--run-id=run"]
-    folder = Path("experiments", settings["model"], folder_name(settings["env"]), "run")
     workplace.mkdir()
     warm_up(command, workplace)
     begun = time.perf_counter()
     status = wait(start(command, workplace))
     assert status == 0, (workplace / LOG).read_text()
     seconds = time.perf_counter() - begun
+    (folder,) = (path.relative_to(workplace) for path in workplace.glob("experiments/*/*/run"))
     n_bytes = sum(path.stat().st_size for path in (workplace / folder).rglob("*"))
     return Case(command, folder, seconds, n_bytes, outcome(workplace / folder))
 
