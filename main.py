@@ -6,8 +6,10 @@ import utils.starting  # noqa: F401
 import argparse
 import dataclasses
 import json
+import os
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -26,7 +28,7 @@ from utils.given_settings import (
     own_classes,
     published_table,
 )
-from utils.loggers import check_loggers
+from utils.loggers import NotLogged, check_loggers
 from utils.run_folder import (
     create_run_folder,
     init_checkpoint,
@@ -86,7 +88,13 @@ def start_run(
             lambda: create_run_folder(run.config, run_id, overrides, run.fingerprints(), facts)
         )
         with ranks.enter_on_first(locked(folder)):
-            run.train(folder)
+            try:
+                run.train(folder)
+            except NotLogged:  # before its first step
+                shutil.rmtree(folder)
+                with suppress(OSError):  # up to the first that holds something
+                    os.removedirs(folder.parent)
+                raise
     return folder
 
 

@@ -35,6 +35,7 @@ for event, (earlier, grade) in itertools.product(
     ("suggested", "rewarded"), zip(("poorly_timed", "bad", "nonsense"), GRADES, strict=True)
 ):
     RENAMED[f"goals/{event}_{earlier}"] = f"goals/{event}_{grade}"
+MOST_BYTES = 2 * 10**9  # of a table; a thousand million steps leave about a tenth
 TAIL = 16_384  # bytes; they hold the last row of a metrics.csv many times
 PLAIN = ("model", "algorithm", "suggester", "curiosity")  # told by their value alone
 
@@ -135,6 +136,8 @@ def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
     if not os.path.isfile(path):
         raise UserError(f"{path} is missing. Name folders that main.py wrote")
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UserError(f"{path}: not a table of {writer} (more than {MOST_BYTES:,} bytes)")
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if None not in row.values()]
     except OSError as error:
@@ -166,7 +169,7 @@ def read_progress(folder: Path) -> Progress:
         return Progress()
     try:
         with (folder / FILE).open("rb") as file:
-            header = file.readline()
+            header = file.readline(TAIL)
             size = file.seek(0, 2)
             file.seek(max(len(header), size - TAIL))
             rows = [line for line in file.read().splitlines(True) if line.endswith(b"\n")]

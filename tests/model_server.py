@@ -78,21 +78,31 @@ class Handler(BaseHTTPRequestHandler):
 
     def dribble(self):
         self._begin(200)
-        for _ in range(20):
-            self.wfile.write(b" ")
-            time.sleep(0.05)
+        self._slowly(b" ")
+
+    def drip_headers(self):
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        self._slowly(b"X-Not-Yet: 1\r\n")
+        self.wfile.write(b"\r\n" + json.dumps(said(CHOP)).encode())
+
+    def go_on_and_on(self):
+        self._slowly(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._answer(said(CHOP))
 
     def grumble(self):
         self._begin(503, {"Retry-After": "nan"})
-        for _ in range(20):
-            self.wfile.write(b"at length ")
-            time.sleep(0.05)
+        self._slowly(b"at length ")
 
     def away(self):
         self._begin(302, {"Location": f"{self.server.turns.url}/elsewhere"})
 
     def repeat_the_key(self):
         self._refuse(401, f"wrong: {self.headers['Authorization']}")
+
+    def _slowly(self, piece):
+        for _ in range(20):
+            self.wfile.write(piece)
+            time.sleep(0.05)
 
     def _answer(self, turn):
         if isinstance(turn, str):

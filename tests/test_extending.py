@@ -86,6 +86,8 @@ def test_a_reward_of_ones_own_trains_goes_on_and_is_not_run_for_others(
         "self.lacks = config.lacks": "my_rewards:Bad raised AttributeError: ",
         "raise RuntimeError('no disk')": "my_rewards:Bad raised RuntimeError: no disk",
         "self.rewards = lambda before, after: 1 / 0": "my_rewards:Bad raised ZeroDivisionError: ",
+        "raise SystemExit('bye')": "my_rewards:Bad raised SystemExit: bye",
+        "self.rewards = lambda *_: __import__('sys').exit(4)": "my_rewards:Bad raised SystemExit",
     }.items(),
 )
 def test_an_intrinsic_reward_that_fails_is_told_in_one_line(

@@ -10,10 +10,11 @@ from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+import main as main_program
 from tests.agents import small_config
 from tests.bad_inputs.harness import refused
+from tests.runs import CNN, PPO, words_of
 from tests.test_metrics import CONFIG, write_and_be_interrupted
-from utils.errors import UserError
 from utils.loggers import EncodedImage, MetricsWriter, check_loggers
 
 
@@ -145,13 +146,17 @@ def test_a_resumed_run_goes_on_in_the_same_run_of_weights_and_biases(wandb, tmp_
         assert len(wandb.runs) == 2
 
 
-def test_a_refusal_of_weights_and_biases_is_one_line(wandb, tmp_path):
+def test_a_refusal_of_weights_and_biases_is_one_line_and_leaves_nothing(
+    wandb, in_empty_folder, capsys
+):
     def refuse(**settings):
         raise wandb.Error("no API key.\nmore")
 
     wandb.init = refuse
-    with pytest.raises(UserError, match=r"^wandb: no API key. Run: wandb login, or set WANDB_M"):
-        MetricsWriter(tmp_path, small_config(wandb=True))
+    assert main_program.main(words_of(PPO | CNN | {"wandb": "true"})) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("wandb: no API key. Run: wandb login, set WANDB_MODE=offline, or")
+    assert list(in_empty_folder.iterdir()) == []
 
 
 def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch, in_empty_folder, capsys):

@@ -11,6 +11,7 @@ import plot
 from analysis.figures import Labels, draw
 from analysis.run_data import group_runs, read_runs
 from analysis.statistics import compare, summarize
+from tests.bad_inputs.harness import refused
 from tests.test_analysis import refusal, rows, write_run_folder
 
 SETTINGS = {"model": "HELM", "env": "Maze-v0", "seed": 0, "beta": 100.0, "save_ckpt": True}
@@ -65,6 +66,12 @@ def test_a_run_alone_has_no_interval_and_counts_once_without_the_row_being_writt
     (line,) = compared("runs/helm0", "runs/../runs/helm0", "--axis", "seconds")
     assert (line["seconds"], line["low"], line["runs"]) == ("3.5", "", "1")
     assert not (runs / "curves_improvement.csv").exists()
+
+
+def test_a_sparse_table_beyond_any_run_is_refused_unread(runs, capsys):
+    os.truncate("runs/helm0/metrics.csv", 10**12)
+    (line,) = refused(capsys, "plot", ["runs"])
+    assert line.endswith("metrics.csv: not a table of main.py (more than 2,000,000,000 bytes)")
 
 
 @pytest.mark.slow

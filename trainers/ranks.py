@@ -199,7 +199,7 @@ class Ranks:
         with _together():
             dist.broadcast_object_list(outcome)
         if outcome[1] is not None:
-            raise outcome[1] if self.first else SystemExit(2)
+            raise outcome[1]
         return outcome[0]
 
     @contextmanager

@@ -338,7 +338,7 @@ def guarded(
         *(MemoryError, torch.OutOfMemoryError),
     ):
         raise
-    except Exception as error:  # whatever its author did
+    except (Exception, SystemExit) as error:  # whatever its author did
         if not own:
             raise
         names = ", ".join(f"{setting}: {name}" for setting, name in own.items())

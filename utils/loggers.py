@@ -57,6 +57,10 @@ class LoggerSettings(Config):
     wandb_project: str = setting("its project there", has_effect=False, default="helm")
 
 
+class NotLogged(UserError):
+    """A service refuses a run."""
+
+
 class EncodedImage(NamedTuple):
     data: bytes
     width: int
@@ -148,8 +152,9 @@ class WandbLogger:
             )
         except wandb.Error as error:
             reason = str(error).splitlines()[0].rstrip(".")
-            raise UserError(
-                f"wandb: {reason}. Run: wandb login, or set WANDB_MODE=offline"
+            raise NotLogged(
+                f"wandb: {reason}. Run: wandb login, set WANDB_MODE=offline, or change "
+                "wandb_project"
             ) from None
         self._run.define_metric("*", step_metric="env_steps")
 

@@ -81,7 +81,10 @@ def telling(config: Any) -> Iterator[None]:
     own = [f"{key}: {name}" for key, name in named.items() if is_named(name)]
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+    except (
+        *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
+        SystemExit,
+    ) as e:
         if not own or type(e).__name__ == "OutOfMemoryError":
             raise
         missing = (

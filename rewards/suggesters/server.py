@@ -7,12 +7,14 @@ they could carry the key elsewhere.
 
 import contextlib
 import http.client
+import io
 import ipaddress
 import json
 import logging
 import os
 import random
 import re
+import socket
 import urllib.error
 import urllib.request
 import uuid
@@ -127,7 +129,8 @@ class Server:
             )
         # Without an argument, the environment's proxies; a local server needs none.
         proxies = urllib.request.ProxyHandler({} if local else None)
-        self._opener = urllib.request.build_opener(_NoRedirection, proxies)
+        timed = _TimedHTTP, _TimedHTTPS
+        self._opener = urllib.request.build_opener(_NoRedirection, proxies, *timed)
 
     def post(self, path: str, body: Mapping[str, Any], sent: Callable[[], None]) -> dict[str, Any]:
         """Return the server's JSON object, trying again where that may help, or raise ServerError.
@@ -154,13 +157,12 @@ class Server:
             headers["Authorization"] = f"Bearer {self._key}"
         request = urllib.request.Request(f"{self.url}/{path}", body, headers)
         seconds = self.config.suggester_timeout
-        end = perf_counter() + seconds
         try:
             with self._opener.open(request, timeout=seconds) as response:
-                content = self._without_key(_whole(response, end))
+                content = self._without_key(_whole(response))
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refused(error, end) from None
+                raise self._refused(error) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             if isinstance(reason, TimeoutError):
@@ -172,11 +174,11 @@ class Server:
                 return found
         raise self._silent(f"its answer is no JSON object: {_beginning(content)!r}")
 
-    def _refused(self, error: urllib.error.HTTPError, end: float) -> ServerError:
+    def _refused(self, error: urllib.error.HTTPError) -> ServerError:
         said, why = "", error.reason
         wait: float | None = None
         with contextlib.suppress(OSError, http.client.HTTPException):
-            said = _beginning(self._without_key(_whole(error, end)))
+            said = _beginning(self._without_key(_whole(error)))
         with contextlib.suppress(TypeError, ValueError):
             wait = max(0.0, float(error.headers.get("Retry-After", "")))  # of NaN: 0
         if error.code == 401:
@@ -373,12 +375,10 @@ def pause(number: int, asked: float | None) -> float:
     return longest * random.Random().uniform(0.5, 1.0)  # several processes do not come back at once
 
 
-def _whole(response: Any, end: float) -> bytes:
+def _whole(response: Any) -> bytes:
     content = bytearray()
     while piece := response.read1(PIECE):
         content += piece
-        if perf_counter() > end:
-            raise TimeoutError
         if len(content) > MOST_BYTES:
             raise http.client.HTTPException(f"its answer has more than {MOST_BYTES:,} bytes")
     return bytes(content)
@@ -394,6 +394,52 @@ def _beginning(content: bytes) -> str:
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         """Follow none: the answer is an error with the status of a redirection."""
+
+
+class _Timed(io.RawIOBase):
+    """A socket that is read up to one moment, in however small pieces the server sends.
+
+    Python's own timeout is that of a piece: one byte a second keeps a request waiting for good.
+    """
+
+    def __init__(self, connected: socket.socket, end: float) -> None:
+        self._socket, self._end = connected, end
+        self._file = connected.makefile("rb", buffering=0)
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if (left := self._end - perf_counter()) <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _TimedHTTP(urllib.request.HTTPHandler):
+    def do_open(self, kind: Any, request: urllib.request.Request, **options: Any) -> Any:
+        end = perf_counter() + (request.timeout or 0.0)
+
+        def response(connected: socket.socket, *given: Any, **named: Any) -> Any:
+            return http.client.HTTPResponse(_Timed(connected, end), *given, **named)
+
+        def connection(*given: Any, **named: Any) -> Any:
+            made = kind(*given, **named)
+            made.response_class = response
+            return made
+
+        return super().do_open(connection, request, **options)
+
+
+class _TimedHTTPS(_TimedHTTP, urllib.request.HTTPSHandler):
+    """The same, encrypted."""
 
 
 def _text(found: Mapping[str, Any]) -> str | None:
