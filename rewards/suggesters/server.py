@@ -424,18 +424,19 @@ class _Timed(io.RawIOBase):
 
 
 class _TimedHTTP(urllib.request.HTTPHandler):
-    def do_open(self, kind: Any, request: urllib.request.Request, **options: Any) -> Any:
-        end = perf_counter() + (request.timeout or 0.0)
+    def do_open(self, http_class: Any, req: urllib.request.Request, **http_conn_args: Any) -> Any:
+        end = perf_counter() + (req.timeout or 0.0)
 
         def response(connected: socket.socket, *given: Any, **named: Any) -> Any:
-            return http.client.HTTPResponse(_Timed(connected, end), *given, **named)
+            timed: Any = _Timed(connected, end)  # of a socket, it needs makefile alone
+            return http.client.HTTPResponse(timed, *given, **named)
 
         def connection(*given: Any, **named: Any) -> Any:
-            made = kind(*given, **named)
+            made = http_class(*given, **named)
             made.response_class = response
             return made
 
-        return super().do_open(connection, request, **options)
+        return super().do_open(connection, req, **http_conn_args)
 
 
 class _TimedHTTPS(_TimedHTTP, urllib.request.HTTPSHandler):
