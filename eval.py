@@ -295,10 +295,7 @@ def page_facts(result: dict[str, Any]) -> dict[str, str]:
 
 
 def summarize(episodes: list[Episode]) -> dict[str, object]:
-    """Return mean and population standard deviation, and the figures of every episode.
-
-    Success is among them if the environment reports it.
-    """
+    """Return mean and population standard deviation, and the figures of every episode."""
     returns = np.array([episode.episode_return for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
     result = {

@@ -50,10 +50,7 @@ class OurFeatures(BaseFeaturesExtractor):
 
 
 class Sb3Environments(VecEnv):
-    """Our vector environments under the interface of stable-baselines3.
-
-    A dictionary of numbers is shown as the vector that our agents read of it.
-    """
+    """Our vector environments under the interface of stable-baselines3."""
 
     def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
         space = env.single_observation_space

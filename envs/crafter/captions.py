@@ -101,10 +101,7 @@ class Player:
 
 @dataclass(frozen=True)
 class TiledFrameBatches:
-    """Batches of pictures with the contents of their tiles; the same each time around.
-
-    Each of `n_batches` holds `batch_size` worlds, which are played side by side.
-    """
+    """Batches of pictures with the contents of their tiles; the same each time around."""
 
     seed: int
     n_batches: int

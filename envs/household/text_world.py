@@ -14,7 +14,7 @@ belong, none of them held,
     r_t = n_t - n_{t-1}
 
 An episode ends when every thing is where it belongs, which is its success, or after `house_steps`.
-Housekeep's agents are paid for following suggestions besides (`rewards/suggested_goals.py`).
+Housekeep's agents are paid for following suggestions besides (`rewards/episode_goals.py`).
 """
 
 import json
