@@ -17,8 +17,7 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from tqdm import tqdm
 
-from analysis.movie import FORMATS, write_movies
-from analysis.page import EpisodePage
+from analysis.page import FORMATS, EpisodePage, write_movies
 from envs import action_names, number_names, picture_legend
 from rewards.goals import task_settings
 from trainers.build import open_env, player_config, restored_agent
@@ -54,10 +53,6 @@ def run(argv: Sequence[str] | None) -> None:
 
 
 def play(path: Path, arguments: argparse.Namespace) -> None:
-    """Restore the agent, play episodes, print their figures and write them beside the checkpoint.
-
-    The episodes themselves are written into `EPISODES`.
-    """
     checkpoint = load_checkpoint(path)
     n_envs = min(arguments.n_episodes, MOST_ENVS)
     acting = arguments.device, arguments.trust, arguments.var, arguments.random
@@ -119,7 +114,6 @@ def play_tasks(
     path: Path,
     arguments: argparse.Namespace,
 ) -> None:
-    """Play single tasks in turn; print and write each one's share of completed episodes."""
     figures: dict[str, dict[str, Any]] = {}
     player: Any = None
     for name, own in tasks.items():

@@ -231,7 +231,6 @@ class Memoryless(MemoryAgent):
 
 
 def report_memories(settings: Sequence[str], n_turns: int) -> None:
-    """Train by PPO, and learn from sequences of T steps; print a row for each memory."""
     names = {name: name for name in AGENTS.places if hasattr(agent_class(name), "memory_class")}
     names["CNN"] = "benchmarks.training:Memoryless"
     lengths = {f"T={n_steps} ms": n_steps for n_steps in (32, 128, 512)}

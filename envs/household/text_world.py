@@ -304,7 +304,6 @@ class HouseholdWords:
         self._scenes: list[dict[int, str]] = [{} for _ in households.at]
 
     def forget(self, row: int) -> None:
-        """Forget the sentences on a household: its things are others now."""
         self._scenes[row].clear()
 
     def phrases(self, actions: np.ndarray, deeds: Deeds) -> np.ndarray:
