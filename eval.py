@@ -94,7 +94,9 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
                 if arguments.video:
                     write_movies(kept, recording, actions)
                 if arguments.report:
-                    page.add(recording, saliency(player, recording.steps))
+                    # Of the first alone: through a language model it takes minutes for ten.
+                    shown = saliency(player, recording.steps) if number == 1 else None
+                    page.add(recording, shown)
                 episodes.append(recording.episode)
     result = summarize(episodes) | facts_of(checkpoint, path, player, config, arguments)
     print(table(episodes, result))
