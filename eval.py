@@ -17,8 +17,7 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from tqdm import tqdm
 
-from analysis.movie import FORMATS, write_movies
-from analysis.page import EpisodePage
+from analysis.page import FORMATS, EpisodePage, write_movies
 from envs import action_names, number_names, picture_legend
 from rewards.goals import task_settings
 from trainers.build import open_env, player_config, restored_agent
@@ -54,10 +53,6 @@ def run(argv: Sequence[str] | None) -> None:
 
 
 def play(path: Path, arguments: argparse.Namespace) -> None:
-    """Restore the agent, play episodes, print their figures and write them beside the checkpoint.
-
-    The episodes themselves are written into `EPISODES`.
-    """
     checkpoint = load_checkpoint(path)
     n_envs = min(arguments.n_episodes, MOST_ENVS)
     acting = arguments.device, arguments.trust, arguments.var, arguments.random
@@ -99,7 +94,9 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
                 if arguments.video:
                     write_movies(kept, recording, actions)
                 if arguments.report:
-                    page.add(recording, saliency(player, recording.steps))
+                    # Of the first alone: through a language model it takes minutes for ten.
+                    shown = saliency(player, recording.steps) if number == 1 else None
+                    page.add(recording, shown)
                 episodes.append(recording.episode)
     result = summarize(episodes) | facts_of(checkpoint, path, player, config, arguments)
     print(table(episodes, result))
@@ -117,7 +114,6 @@ def play_tasks(
     path: Path,
     arguments: argparse.Namespace,
 ) -> None:
-    """Play single tasks in turn; print and write each one's share of completed episodes."""
     figures: dict[str, dict[str, Any]] = {}
     player: Any = None
     for name, own in tasks.items():
@@ -301,10 +297,7 @@ def page_facts(result: dict[str, Any]) -> dict[str, str]:
 
 
 def summarize(episodes: list[Episode]) -> dict[str, object]:
-    """Return mean and population standard deviation, and the figures of every episode.
-
-    Success is among them if the environment reports it.
-    """
+    """Return mean and population standard deviation, and the figures of every episode."""
     returns = np.array([episode.episode_return for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
     result = {

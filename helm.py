@@ -247,7 +247,6 @@ class Player:
 
 
 def _name_of(agent: type[Agent]) -> str:
-    """Return module:Class, the name under which eval.py will find an agent class again."""
     module = agent.__module__
     if module == "__main__":  # a script: its file is the module
         file = getattr(sys.modules[module], "__file__", None)

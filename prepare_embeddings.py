@@ -40,7 +40,6 @@ def run(argv: Sequence[str] | None) -> None:
 
 
 def find_encoder(arguments: argparse.Namespace) -> ImageTextEncoder:
-    """Return the encoder of the command line; grid-clip is trained first if it has no file yet."""
     device, folder = resolve_device(arguments.device), arguments.data_folder
     if arguments.clip_encoder == NAME and not (folder / FILE).is_file():
         folder.mkdir(parents=True, exist_ok=True)

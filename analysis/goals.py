@@ -295,10 +295,6 @@ def _draw_curves(part: "SubFigure", told: Sequence[GoalRow], names: Sequence[str
 def _draw_rates(
     part: "SubFigure", told: Sequence[GoalRow], names: Sequence[str], none: Sequence[str]
 ) -> None:
-    """Draw a bar for each agent and achievement, in two columns, with its interval.
-
-    Achievements that no agent unlocks are listed below.
-    """
     shown = [one for one in told if one.rates]
     half = max(1, (len(names) + 1) // 2)
     height = 0.8 / len(shown)

@@ -105,7 +105,6 @@ function buildSelectors() {
   element("speed").value = 4;
   const { attention, saliency } = data.episodes[0];
   const [layers, heads] = attention?.shape ?? [0, 0];
-  element("looks").hidden = !attention && !saliency;
   for (let n = 0; n < layers; n++) element("layer").append(new Option(`attention of layer ${n + 1}`, n));
   if (saliency) element("layer").append(new Option("saliency", SALIENCY));
   element("layer").value = attention ? layers - 1 : SALIENCY;
@@ -160,6 +159,8 @@ function buildTracks() {
   if (episode.entropy) {
     tracks.entropy = new Track("Entropy", 44, paintLine(Array.from(episode.entropy.values)));
   }
+  looks = null; // saliency is that of the first episode alone
+  element("looks").hidden = !episode.attention && !episode.saliency;
   if (episode.attention || episode.saliency) addLooksTracks();
   for (const track of Object.values(tracks)) track.canvas.addEventListener("pointerdown", follow(track));
   element("course").replaceChildren(...Object.values(tracks).map((track) => track.element));
@@ -220,7 +221,10 @@ function wordButton(word, steps) {
 
 /** Read the attention, or the saliency, that is chosen, and name its charts. */
 function readLooks() {
-  const layer = Number(element("layer").value);
+  const layers = element("layer");
+  for (const option of layers.options) option.disabled = Number(option.value) === SALIENCY && !episode.saliency;
+  if (Number(layers.value) === SALIENCY && !episode.saliency) layers.selectedIndex -= 1;
+  const layer = Number(layers.value);
   const isSaliency = layer === SALIENCY;
   looks = isSaliency ? episode.saliency : episode.attention;
   shares = isSaliency ? looks.shares(0, 0) : looks.shares(layer, Number(element("head").value));

@@ -186,7 +186,6 @@ def named_agent(name: str, overrides: Sequence[str], trust: bool) -> Agent:
 
 
 def _with_agent(name: str) -> str:
-    """Return the name of an agent with the user's memory of this name; other names as they are."""
     if not is_named(name):
         return name
     module, memory = parts_of("model", name)

@@ -106,7 +106,6 @@ def found(row: Row, seconds_left: float) -> tuple[str, str, str]:
 
 
 def timed(tiny: bool, version: Version, seconds: float) -> tuple[float, str, float]:
-    """Return the median of thirty pieces of a version's work; tiny ones in this process."""
     if tiny:
         result = measure(version, 2, 1)
     else:
@@ -115,7 +114,6 @@ def timed(tiny: bool, version: Version, seconds: float) -> tuple[float, str, flo
 
 
 def graph_rows(tiny: bool) -> Iterator[Row]:
-    """Yield a language model's step: recorded as a CUDA graph, and as it is without."""
     n_envs, device = (2, "cpu") if tiny else (N_ENVS, "cuda")
     size = TINY if tiny else WITHOUT_VOCABULARY
     models: dict[str, Callable[[], Any]] = {

@@ -76,7 +76,6 @@ def stepping(load: Callable[[], LanguageModel], store: Store) -> Iterator[Work]:
 
 
 def transformer_xl(quick: bool) -> Iterator[Pair]:
-    """Compare a step with the store full, and with episodes of 100 steps."""
     size, mem_len = (TINY, 12) if quick else (WITHOUT_VOCABULARY, 511)
     n_envs, episode = (3, 6) if quick else (16, 100)
     for store in (Store.full(n_envs, mem_len), Store.staggered(n_envs, episode)):
@@ -89,7 +88,6 @@ def transformer_xl(quick: bool) -> Iterator[Pair]:
 
 
 def minilm(quick: bool) -> Iterator[Pair]:
-    """Compare with the store nearly full, its positions being 512, and with episodes of 100."""
     n_envs, n_tokens, episode = (2, 7, 6) if quick else (16, 500, 100)
     for store in (Store.full(n_envs, n_tokens), Store.staggered(n_envs, episode)):
         yield Pair(
@@ -101,7 +99,6 @@ def minilm(quick: bool) -> Iterator[Pair]:
 
 
 def bfloat16(quick: bool) -> Iterator[Pair]:
-    """Compare a hundred steps with bfloat16 weights with the same in float32: the drift, too."""
     size, mem_len = (TINY, 12) if quick else (WITHOUT_VOCABULARY, 511)
     store, n_steps = (Store.staggered(3, 6), 4) if quick else (Store.staggered(16, 100), 100)
     loaders: dict[str, Callable[..., LanguageModel]] = {
@@ -118,7 +115,6 @@ def bfloat16(quick: bool) -> Iterator[Pair]:
 
 
 def suggesting(quick: bool) -> Iterator[Pair]:
-    """Compare scores of 30 phrases in scenes never seen before."""
     plain, ours = partial(scores, True), partial(scores, False)
     row, compared = f"new scene, {len(PHRASES)} phrases", 1 if quick else 3
     yield Pair(row, plain, ours, compared=compared, note=DEFAULT_MODEL)
@@ -172,7 +168,6 @@ def plain_minilm(store: Store) -> Iterator[Work]:
 
 
 def scores(plain: bool) -> Iterator[Work]:
-    """Score the phrases after one prompt after the other; plain reads it anew for every phrase."""
     name = DEFAULT_MODEL
     model: Any = PlainTextModel(find_model(name)) if plain else load_text_model(name)
 

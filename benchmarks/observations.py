@@ -28,7 +28,6 @@ STEPS = 16  # a single one is over too soon to be timed
 
 
 def hopfield(quick: bool) -> Iterator[Pair]:
-    """Compare on 16 new images, the vocabulary being Transformer-XL's."""
     size = TINY if quick else PUBLISHED
     tables = sum(tensor.nbytes for tensor in random_embeddings(size).state_dict().values())
     whole = 4e-6 * size.n_tokens * size.width

@@ -39,7 +39,12 @@ class OurFeatures(BaseFeaturesExtractor):
         width = WIDTH if before_lstm else alone
         super().__init__(observation_space, width)
         channels = SMALL if before_lstm else LARGE
-        config = EncoderSettings(DEFAULT_ENCODER, 0, False, False)
+        config = EncoderSettings(
+            sentence_encoder=DEFAULT_ENCODER,
+            observation_cache_mb=0,
+            last_action_input=False,
+            last_reward_input=False,
+        )
         self.encoder: Any = build_encoder(reader, config, width, channels)
         self.sees_images = reader.image_shape is not None
 
@@ -50,10 +55,7 @@ class OurFeatures(BaseFeaturesExtractor):
 
 
 class Sb3Environments(VecEnv):
-    """Our vector environments under the interface of stable-baselines3.
-
-    A dictionary of numbers is shown as the vector that our agents read of it.
-    """
+    """Our vector environments under the interface of stable-baselines3."""
 
     def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
         space = env.single_observation_space

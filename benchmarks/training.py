@@ -51,7 +51,7 @@ from trainers.train import Run, RunSettings
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
 from utils.given_settings import load_config
-from utils.run_folder import write_json
+from utils.run_folder import DESCRIPTION, write_json
 
 MOST_STEPS = 10**9
 # Learners of stable-baselines3, and the agent that each is run beside.
@@ -168,6 +168,7 @@ def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool
                 timed = clock.timed(getattr(owner, method), part)
                 patches.enter_context(patch.object(owner, method, timed))
             moments = moments_of(run)
+            write_json(Path(folder) / DESCRIPTION, {})
             run.train(Path(folder))
         found = clock.shares() if shares else {}
     rates = run.env_steps / run.seconds, rate_after(moments, warm_up)
@@ -230,7 +231,6 @@ class Memoryless(MemoryAgent):
 
 
 def report_memories(settings: Sequence[str], n_turns: int) -> None:
-    """Train by PPO, and learn from sequences of T steps; print a row for each memory."""
     names = {name: name for name in AGENTS.places if hasattr(agent_class(name), "memory_class")}
     names["CNN"] = "benchmarks.training:Memoryless"
     lengths = {f"T={n_steps} ms": n_steps for n_steps in (32, 128, 512)}

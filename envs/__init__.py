@@ -127,10 +127,7 @@ def check_env_name(name: str) -> None:
 
 
 def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the names of an environment's actions, their numbers where it has none.
-
-    `metadata` is that of its vector environment, which may name them.
-    """
+    """Return the names of an environment's actions, their numbers where it has none."""
     own = getattr(pkgutil.resolve_name(_find_suite(name).place), "ACTION_NAMES", ())
     known = [str(each) for each in (metadata or {}).get(ACTION_NAMES, own)]
     return [*known[:n_actions], *(str(number) for number in range(len(known), n_actions))]

@@ -186,7 +186,6 @@ def _package_of(entry_point: Any) -> str:
 
 
 def _import(module_name: str, name: str) -> None:
-    """Import the module that registers an environment, from the current folder, too."""
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise UserError(
             f"env: '{name}': '{module_name}' is no name of a module. Write "
@@ -304,7 +303,6 @@ def failure(name: str, error: BaseException) -> UserError:
 
 @contextmanager
 def _random_streams_kept() -> Iterator[None]:
-    """Restore the random streams that an environment may share with the run."""
     before = random_state()
     try:
         yield

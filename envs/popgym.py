@@ -77,7 +77,6 @@ class ShownCard(gymnasium.Wrapper):
 
 
 def _make_telling(name: str, **options: Any) -> gymnasium.Env:
-    """Return one environment; the two tasks that repeat cards tell their cues."""
     env = gymnasium.make(name, **options)
     if name.startswith((REPEAT_FIRST, REPEAT_PREVIOUS)):
         return ShownCard(env, first_only=name.startswith(REPEAT_FIRST))

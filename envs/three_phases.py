@@ -392,7 +392,6 @@ class KeyToDoorVectorEnv(ThreePhases):
         self._boards[row, FIRST_PHASE, cell_number(draws.key_cell)] = Cell.KEY
 
     def react(self, entered: np.ndarray) -> None:
-        """Unlock the door where an agent has taken the key, and show for one step that it has."""
         has_key = entered == Cell.KEY
         indicators = np.where(has_key, Cell.INDICATOR, Cell.WALL)
         self._boards[:, FIRST_PHASE, INDICATOR_NUMBER] = indicators

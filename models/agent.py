@@ -392,11 +392,11 @@ class RandomAgent(Agent):
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         n_envs, masks = percept.n_envs, percept.observations.action_masks
-        all_log_probs = self.logits.log_softmax(-1).expand(n_envs, -1)
-        actions = torch.multinomial(all_log_probs[0].exp(), n_envs, replacement=True)
-        if masks is not None:
-            all_log_probs = (masks / masks.sum(-1, keepdim=True)).log()
-            actions = torch.multinomial(all_log_probs.exp(), 1).squeeze(-1)
+        all_log_probs = allowed(self.logits.expand(n_envs, -1), masks).log_softmax(-1)
+        if masks is None:
+            actions = torch.multinomial(all_log_probs[0].exp(), n_envs, replacement=True)
+        else:
+            actions = sample_actions(all_log_probs.exp())
         zeros = torch.zeros(n_envs, device=self.device)
         return Step(
             actions,

@@ -175,7 +175,6 @@ class ObservationCache:
         return self.n_hits / max(self.n_seen, 1)
 
     def clear(self) -> None:
-        """Forget all results; the table stays for the next ones."""
         self._rows.clear()
 
     def _remembered(self, keys: list[tuple[int, int]]) -> Tensor:

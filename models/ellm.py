@@ -199,10 +199,7 @@ class Ellm(Agent):
         return self.head(self.features(observations))
 
     def _stacked(self, percept: AgentInput, memory: TensorMemory) -> Tensor:
-        """Return the memory's frames without the oldest, the present one added.
-
-        Where an episode begins the present one stands for all.
-        """
+        """Return the memory's frames without the oldest, the present one added."""
         frame = percept.observations.images
         if frame is None:
             return memory.state

@@ -215,10 +215,7 @@ class Helm(LanguageMemoryAgent):
 
 
 class HelmV2(LanguageMemoryAgent):
-    """HELMv2: the distribution of CLIP's features is matched to that of the embeddings.
-
-    Training updates the running mean and deviation of the features.
-    """
+    """HELMv2: the distribution of CLIP's features is matched to that of the embeddings."""
 
     reads = (HelmV2Settings,)
 

@@ -522,8 +522,6 @@ def build_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | No
 
 
 class FeatureReader:
-    """The features of observations that `curiosity_features` names, by kind."""
-
     def __init__(self, config: Any, agent: Agent) -> None:
         self.config, self.agent = config, agent
 

@@ -19,27 +19,25 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from models.sentence_encoder import DEFAULT_ENCODER
-from rewards.single_tasks import (
+from rewards.episode_goals import (
+    EFFECT,
     KINDS,
     ONLY_BY_SUBGOALS,
     REWARD_LAST,
+    SAME_TEXT,
     SURVIVAL,
     SYNONYMS,
     TASK,
     TASKS,
     Episode,
-    StepOutcome,
-    Task,
-    actions_of,
-)
-from rewards.suggested_goals import (
-    EFFECT,
-    SAME_TEXT,
     Quality,
     RewardRule,
     Similarity,
+    StepOutcome,
     SuggestedGoals,
+    Task,
     Tidying,
+    actions_of,
 )
 from rewards.suggesters import SUGGESTERS, rules
 from utils.errors import UserError, did_you_mean, raise_any

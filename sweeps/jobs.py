@@ -339,7 +339,6 @@ def attempt(
     parent, libc = os.getpid(), ctypes.CDLL(None)
 
     def end_with_parent() -> None:
-        """Let the new process get SIGTERM when this one dies, however it dies."""
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(128 + signal.SIGTERM)

@@ -144,7 +144,6 @@ def read_space(file: Path | None, texts: Iterable[str]) -> Space:
 
 
 def _is_range(name: str, looks_like_one: bool) -> bool:
-    """Return whether an object stands for a range; some settings are objects themselves."""
     declaration = all_settings().get(name)
     return looks_like_one and (declaration is None or dict not in declaration.kinds)
 
@@ -245,7 +244,6 @@ class Study:
         return self.optuna.get_trials(deepcopy=False)
 
     def ask(self) -> Any:
-        """Return a new trial; its `params` are the values to try."""
         self._seed_sampler(len(self.trials), 0)
         return self._with_all_values(self.optuna.ask())
 

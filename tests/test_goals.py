@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 
 from envs.vector import EpisodeStatistics
-from rewards import suggested_goals
+from rewards import episode_goals
+from rewards.episode_goals import (
+    SYNONYMS,
+    TASKS,
+    Quality,
+    RewardRule,
+    Similarity,
+    SuggestedGoals,
+    Task,
+    actions_of,
+)
 from rewards.goals import GoalRewards, GoalSettings, as_played, sentence, task_settings, with_goals
-from rewards.single_tasks import SYNONYMS, TASKS, Task, actions_of
-from rewards.suggested_goals import Quality, RewardRule, Similarity, SuggestedGoals
 from rewards.suggesters import SUGGESTERS
 from rewards.suggesters.rules import Oracle, TextState
 from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
@@ -123,9 +131,9 @@ def test_words_that_mean_the_same_are_paid_by_their_likeness(encoder):
 
 
 def test_each_text_is_read_once_and_only_if_it_must_be(encoder, monkeypatch):
-    encode, read = suggested_goals.load_sentence_encoder(encoder), []
+    encode, read = episode_goals.load_sentence_encoder(encoder), []
     monkeypatch.setattr(
-        suggested_goals,
+        episode_goals,
         "load_sentence_encoder",
         lambda *_: lambda texts: read.extend(texts) or encode(texts),
     )

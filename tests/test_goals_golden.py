@@ -5,9 +5,16 @@ import json
 import numpy as np
 import pytest
 
+from rewards.episode_goals import (
+    KINDS,
+    TASKS,
+    Quality,
+    RewardRule,
+    Similarity,
+    SuggestedGoals,
+    Task,
+)
 from rewards.goals import GoalRewards
-from rewards.single_tasks import KINDS, TASKS, Task
-from rewards.suggested_goals import Quality, RewardRule, Similarity, SuggestedGoals
 from rewards.suggesters.rules import EFFECTIVE, RULES, Novelty, Oracle, Silent, TextState
 from tests.described import ToldVectorEnv
 from tests.golden_data import GOLDEN

@@ -2,7 +2,7 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
-from analysis.movie import frames, write_movies
+from analysis.page import frames, write_movies
 from tests.recordings import ACTIONS, of_vectors, recording
 from utils.errors import RunError
 

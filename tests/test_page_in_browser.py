@@ -22,8 +22,8 @@ PAGES = {  # the episodes, the actions, the names of numbers and colours
     "blind": ([recordings.of_vectors(LENGTH, has_overviews=False)], recordings.ACTIONS, *EXPLAINED),
     "words": ([recordings.of_words(LENGTH)], recordings.ACTIONS),
     "goals": ([recordings.of_goals(LENGTH)], recordings.ACTIONS),
-    "lstm": ([recordings.recording(LENGTH, n_words=0, n_layers=0)], recordings.ACTIONS),
-    "gpt": ([recordings.recording(LENGTH, n_words=0)], recordings.ACTIONS),
+    "lstm": (2 * [recordings.recording(LENGTH, n_words=0, n_layers=0)], recordings.ACTIONS),
+    "gpt": (2 * [recordings.recording(LENGTH, n_words=0)], recordings.ACTIONS),
     "many": ([recordings.of_many_actions(LENGTH)], [f"action {n}" for n in range(30)]),
 }
 
@@ -45,9 +45,10 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     for name, (episodes, *explained) in PAGES.items():
         page = EpisodePage(f"{name} on a task", *explained)
-        for one in episodes:
+        for number, one in enumerate(episodes):
             # Of one step less than the episode has, which a limit may cut off.
-            page.add(one, recordings.saliency(LENGTH - 1) if name in ("lstm", "gpt") else None)
+            is_salient = name in ("lstm", "gpt") and number == 0
+            page.add(one, recordings.saliency(LENGTH - 1) if is_salient else None)
         page.write(folder / f"{name}.html", {"return": "0.500 ± 0.000"})
     return folder
 
@@ -203,6 +204,10 @@ def test_the_saliency_stands_beside_attention_or_alone(opened, name):
     assert page.locator("#targets button").count() == 0
     target = page.locator("#targets")
     assert target.inner_text() == "0.0 % at itself"
+    page.locator("#episodes button").last.click()  # the second episode has no saliency
+    page.wait_for_function("!document.querySelector('#looks-note').checkVisibility()")
+    assert page.is_visible("#looks") == (name == "gpt")
+    assert ("This step looks at" in texts(page, ".track h2")) == (name == "gpt")
 
 
 def visited(page, buttons):

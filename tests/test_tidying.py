@@ -5,8 +5,8 @@ import pytest
 
 from envs import make_vector_env
 from envs.vector import EpisodeStatistics
+from rewards.episode_goals import Tidying
 from rewards.goals import GoalRewards, with_goals
-from rewards.suggested_goals import Tidying
 from rewards.suggesters.household import YesNoSuggester, prompt
 from rewards.suggesters.rules import HouseholdOracle, HouseholdSuggester
 from tests.test_housekeep_text import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE, SINK, laid_out

@@ -171,7 +171,6 @@ def build_learner(
 def configured_collector(
     config: Config, env: VectorEnv, learner: Learner, ranks: Ranks
 ) -> Collector:
-    """Return the collector of a run; it scales rewards as the settings, or else the suite, say."""
     by_default = scales_rewards(config.env)
     scaling = build_scaling(config.part(ScalingSettings), env.num_envs, by_default)
     return Collector(env, learner, scaling, ranks)

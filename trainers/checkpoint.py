@@ -180,7 +180,6 @@ class Checkpoints:
 
 
 def own_checkpoint(folder: Path, config: CheckpointSettings, ranks: Ranks) -> dict[str, Any] | None:
-    """Return the `unfinished_checkpoint` with the parts of this rank."""
     of_first: list[dict[str, Any] | None] = []
 
     def find() -> str | None:

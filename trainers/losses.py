@@ -188,7 +188,6 @@ def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
 
 
 def reduced_precision(dtype: str, device: torch.device) -> torch.autocast:
-    """Return a context in which networks take their products in `update_dtype`."""
     # Without a cache: a cast made where there are no gradients would be used where there are.
     is_reduced = dtype == "bfloat16"
     return torch.autocast(device.type, torch.bfloat16, is_reduced, cache_enabled=False)

@@ -309,7 +309,6 @@ class EpisodeBuffer:
         self._steps.clear()
 
     def add(self, step: dict[str, Tensor]) -> None:
-        """Store one more step of all, from `step_tensors`."""
         if not self.lengths:
             self.begin(len(step["actions"]))
         self._steps.append(step)

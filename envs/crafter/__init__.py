@@ -95,8 +95,6 @@ class CrafterTextSettings(CrafterSettings):
 
 
 class CrafterText:
-    """The suite of CrafterText-v0."""
-
     ACTION_NAMES, READS = ALL_ACTIONS, (CrafterTextSettings,)
 
     @staticmethod

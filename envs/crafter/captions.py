@@ -101,10 +101,7 @@ class Player:
 
 @dataclass(frozen=True)
 class TiledFrameBatches:
-    """Batches of pictures with the contents of their tiles; the same each time around.
-
-    Each of `n_batches` holds `batch_size` worlds, which are played side by side.
-    """
+    """Batches of pictures with the contents of their tiles; the same each time around."""
 
     seed: int
     n_batches: int
@@ -131,7 +128,6 @@ class TiledFrameBatches:
 
 
 def _scatter(world: np.void, generator: np.random.Generator) -> None:
-    """Bring a player somewhere else, at another time, with other things and needs."""
     ground = generator.choice([GRASS, SAND, PATH])
     free = (world["materials"] == ground) & (world["standing"] == 0)
     if free.any():
@@ -188,7 +184,6 @@ def tiles_of(worlds: np.ndarray) -> np.ndarray:
 
 @compiled
 def _fill_maps(worlds: np.ndarray, tiles: np.ndarray) -> None:
-    """Fill in the upper seven rows: the cells in view, and the player, as it looks."""
     for row in range(len(worlds)):
         world = worlds[row]
         left, top = world.x[0] - VIEW[0] // 2, world.y[0] - VIEW[1] // 2
@@ -251,7 +246,6 @@ def _compared(there: Facts, read: Facts, moments: np.ndarray) -> Accuracy:
 
 
 def _of_name(number: int, there: Facts, read: Facts) -> tuple[float, float, float]:
-    """Return a name's share of pictures, the reader's recall and its precision."""
     true, said = (facts.sight[:, 0] >> number & 1 > 0 for facts in (there, read))
     found, right = (
         float(other[each].mean()) if each.any() else math.nan

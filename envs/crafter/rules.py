@@ -180,7 +180,6 @@ def _achievements(verb: str, names: Sequence[str]) -> np.ndarray:
 
 @compiled
 def sleeps_on(world: World) -> bool:
-    """Return whether the player will go on sleeping, in spite of any command."""
     return world.sleeping and world.inventory[ENERGY] < MOST
 
 
@@ -268,7 +267,6 @@ def _collect(world: World, x: int, y: int, rules: Rules) -> bool:
 
 @compiled
 def _eat(world: World, plant: int) -> bool:
-    """Eat a plant if it is ripe; it grows again."""
     if world.timer[plant] <= RIPE:
         return False
     world.timer[plant] = 0
@@ -456,7 +454,6 @@ def _stroll(world: World, thing: int) -> None:
 
 @compiled
 def _toward_player(world: World, thing: int, along_longer: bool) -> tuple[int, int]:
-    """Return the direction of the player, along the longer or the shorter way."""
     dx, dy = world.x[0] - world.x[thing], world.y[0] - world.y[thing]
     if (abs(dx) > abs(dy)) == along_longer:
         return np.sign(dx), 0
@@ -619,7 +616,6 @@ def _spawn(world: World, chunk: int, of: Balance, space: int) -> None:
 
 @compiled
 def _nth_arrived(world: World, chunk: int, kind: int, n: int) -> int:
-    """Return the creature of a kind that came into a chunk as number n of those there."""
     for thing in range(world.n_things):
         if not _is_in(world, thing, chunk, kind):
             continue

@@ -296,7 +296,6 @@ def move(world: World, thing: int, x: int, y: int) -> None:
 
 @compiled
 def _arrive(world: World, thing: int) -> None:
-    """Note the arrival of something in its chunk, behind all that is there."""
     world.arrival[thing] = world.n_arrivals
     world.n_arrivals += 1
     chunk = chunk_of(world.x[thing], world.y[thing])
@@ -373,7 +372,6 @@ def _material(world: World, x: int, y: int, tunnels: np.ndarray, tables: Tables)
 def _rock(
     world: World, x: int, y: int, mountain: float, tunnels: np.ndarray, tables: Tables
 ) -> int:
-    """Return the material of a cell in the mountains: a cave, a tunnel, an ore, lava or stone."""
     if _noise(tables, x, y, 6.0, 7.0) > 0.15 and mountain > 0.3:
         return PATH
     is_level = _noise(tables, 2.0 * x, y / 5, 7.0, 3.0) > 0.4

@@ -14,7 +14,7 @@ belong, none of them held,
     r_t = n_t - n_{t-1}
 
 An episode ends when every thing is where it belongs, which is its success, or after `house_steps`.
-Housekeep's agents are paid for following suggestions besides (`rewards/suggested_goals.py`).
+Housekeep's agents are paid for following suggestions besides (`rewards/episode_goals.py`).
 """
 
 import json
@@ -304,7 +304,6 @@ class HouseholdWords:
         self._scenes: list[dict[int, str]] = [{} for _ in households.at]
 
     def forget(self, row: int) -> None:
-        """Forget the sentences on a household: its things are others now."""
         self._scenes[row].clear()
 
     def phrases(self, actions: np.ndarray, deeds: Deeds) -> np.ndarray:

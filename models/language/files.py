@@ -39,8 +39,6 @@ MOST_TOKENS = 10_000_000  # published vocabularies have a thirtieth
 
 
 class Package(NamedTuple):
-    """An installed package with a model: a folder in the published layout, or a GGUF file."""
-
     module: str
     install: str  # arguments of pip
     place: str

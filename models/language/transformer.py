@@ -278,8 +278,6 @@ class TransformerXL(LayerStack):
 
 
 class TransformerXLLayer(CausalLayer):
-    """One layer: attention by content and by distance."""
-
     def __init__(self, config: Mapping[str, Any], weights: Weights, waves: Tensor) -> None:
         n_head, width = config["n_head"], config["d_head"]
         qkv = linear(weights, "dec_attn.qkv_net")
@@ -444,8 +442,6 @@ class DistilBert(Bert):
 
 
 class BertLayer(CausalLayer):
-    """One layer: attention by content."""
-
     def __init__(self, config: Mapping[str, Any], heads: tuple[int, int], weights: Weights) -> None:
         parts = [f"attention.self.{name}" for name in ("query", "key", "value")]
         qkv = FrozenLinear(

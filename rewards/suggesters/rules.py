@@ -231,7 +231,6 @@ class Household(NamedTuple):
 
     @property
     def is_placing(self) -> bool:
-        """Whether a held thing needs a place: it has not been placed yet."""
         return self.holding is not None and self.holding not in self.achieved
 
 
@@ -273,8 +272,6 @@ class HouseholdSuggester(Suggester):
 
 
 class HouseholdOracle(HouseholdSuggester):
-    """Suggests by the household's own judgement: the receptacles that suit each thing."""
-
     def __init__(self, suitable: Mapping[str, Iterable[str]]) -> None:
         self._suitable = {thing: frozenset(places) for thing, places in suitable.items()}
 
