@@ -57,6 +57,18 @@ def collect_rollout(collector):
     return collector.learner.rollout
 
 
+def assert_learned_as_acted(agent, rollout):
+    """Assert that learning finds what acting found; return a batch and its result."""
+    rollout.estimate(gamma=0.9, gae_lambda=0.9)
+    n = len(rollout.sequences.firsts) if agent.sequential else rollout.n_samples
+    for chosen in (torch.randperm(n)[:3], torch.arange(n)):
+        batch = (rollout.sequence_batch if agent.sequential else rollout.batch)(chosen)
+        result = agent.evaluate(batch)
+        torch.testing.assert_close(result.log_probs, batch.log_probs, atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(result.values, batch.values, atol=2e-5, rtol=1e-5)
+    return batch, result
+
+
 def golden_rollout(arrays, context):
     """Return the rollout of a golden update."""
     n_steps = len(arrays["actions"])

@@ -129,12 +129,8 @@ class Masked(gymnasium.Env):
         return {"place": place, "action_mask": told}, {}
 
 
-WRONG_MASKS = {
-    "allows nothing": np.zeros(4, np.int64),
-    "of another length": np.ones(5, np.int64),
-    "of other numbers": np.array([1, 2, 0, 0]),
-    "missing": None,
-}
+WRONG_MASKS = {"of another length": np.ones(5, np.int64), "missing": None}
+WRONG_MASKS |= {"allows nothing": np.zeros(4, np.int64), "of other numbers": np.array([1, 2, 0, 0])}
 gymnasium.register("Masked-v0", f"{__name__}:Masked")
 
 
@@ -168,11 +164,8 @@ class Late(Sampled):
 
 
 INSTANCES = itertools.count()
-RAISED = {
-    "raises": KeyError("a\nb"),
-    "raises what cannot be told": Unspeakable(),
-    "raises an error of the system": TimeoutError("late"),
-}
+RAISED = {"raises": KeyError("a\nb"), "raises what cannot be told": Unspeakable()}
+RAISED |= {"raises an error of the system": TimeoutError("late")}
 RETURNED: dict[str, Any] = {
     "another shape": (0, np.zeros(3, np.float32)),
     "another dtype": (0, np.zeros(2, np.complex64)),

@@ -12,9 +12,9 @@ from huggingface_hub.errors import EntryNotFoundError
 import trainers.build  # noqa: F401  hands the parts to the settings
 from envs import miniworld
 from models import baselines
+from tests import published_models
 from tests.fake_lab import FakeLab
-from tests.published_models import tiny_sentence_encoder
-from tests.tiny_decoders import DECODERS, OTHERS, tiny_decoder_folder
+from tests.published_models import DECODERS, OTHERS, TRANSFORMER_XL, tiny_model_folder
 from utils.errors import UserError
 
 # Each in a folder named after its source: compiled code, unpacked weights.
@@ -71,14 +71,15 @@ def seeded():
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory):
     """Write a tiny sentence encoder and return its folder."""
-    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
+    return str(published_models.tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
 
 
 @pytest.fixture(scope="session")
 def decoders(tmp_path_factory):
     """Write a tiny language model of every kind and return their folders."""
     made = tmp_path_factory.mktemp("decoders")
-    return {name: tiny_decoder_folder(made / name, name) for name in DECODERS | OTHERS}
+    folders = {name: tiny_model_folder(made / name, name) for name in DECODERS | OTHERS}
+    return folders | {"transfo-xl": TRANSFORMER_XL}
 
 
 @pytest.fixture

@@ -103,9 +103,7 @@ class DescribedVectorEnv(SilentVectorEnv):
             "around_target": objects([(("grass",) * 3,) * 3] * len(phrases)),
         }
         keys = ("last_scene", "last_inventory", "last_status", "items_after")
-        words |= {
-            key: objects(column) for key, column in zip(keys, zip(*after, strict=True), strict=True)
-        }
+        words |= dict(zip(keys, map(objects, zip(*after, strict=True)), strict=True))
         return observations, rewards, terminated, truncated, info | words | self._described()
 
     def _described(self):

@@ -49,9 +49,8 @@ class Simulator:
         (self.episode,) = dataset.episodes
         self.config, self.seeds = config, []
         keys = dict(enumerate([*THINGS, *RECEPTACLES]))
-        task = SimpleNamespace(
-            iid_to_sim_obj_id={number + 1: number for number in keys}, sim_obj_id_to_obj_key=keys
-        )
+        ids = {number + 1: number for number in keys}
+        task = SimpleNamespace(iid_to_sim_obj_id=ids, sim_obj_id_to_obj_key=keys)
         self.habitat_env = SimpleNamespace(task=task, current_episode=self.episode)
         self.folder = os.getcwd()
         Simulator.opened.append(self)
@@ -93,11 +92,8 @@ class Simulator:
         camera = self.config.TASK_CONFIG.SIMULATOR.RGB_SENSOR
         image = np.zeros((camera.HEIGHT, camera.WIDTH, 3), np.uint8)
         image[0, 0] = self.n_steps % 256, self.at, 7
-        return {
-            "rgb": image,
-            "visible_obj_iids": [*(number + 1 for number in seen), 0, 0],
-            "visible_rec_iids": [len(THINGS) + self.at + 1, 0],
-        }
+        things, places = [*(number + 1 for number in seen), 0, 0], [len(THINGS) + self.at + 1, 0]
+        return {"rgb": image, "visible_obj_iids": things, "visible_rec_iids": places}
 
     def close(self):
         pass
@@ -109,11 +105,8 @@ def settings_of(path):
     assert not any("$" in value for value in lines.values())
     cameras = {name: Mock() for name in ("RGB_SENSOR", "DEPTH_SENSOR", "SEMANTIC_SENSOR")}
     task = Mock(POSSIBLE_ACTIONS=POSSIBLE)
-    dataset = SimpleNamespace(
-        TYPE="CosRearrangementDataset-v0",
-        DATA_PATH="data/datasets/cos_eor_v11_pruned/{split}/",
-        SCENE=lines["SCENE"],
-    )
+    dataset = SimpleNamespace(TYPE="CosRearrangementDataset-v0", SCENE=lines["SCENE"])
+    dataset.DATA_PATH = "data/datasets/cos_eor_v11_pruned/{split}/"
     return Mock(TASK_CONFIG=Mock(TASK=task, DATASET=dataset, SIMULATOR=Mock(**cameras)))
 
 

@@ -22,11 +22,8 @@ def on_ranks(size, function, folder):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    fork = multiprocessing.get_context("fork")
-    ranks = [
-        fork.Process(target=_rank, args=(rank, size, port, function, folder))
-        for rank in range(size)
-    ]
+    fork, given = multiprocessing.get_context("fork"), (size, port, function, folder)
+    ranks = [fork.Process(target=_rank, args=(rank, *given)) for rank in range(size)]
     for process in ranks:
         process.start()
     for process in ranks:

@@ -76,10 +76,8 @@ def attention(length, n_layers, n_heads, generator):
     return looks
 
 
-GOALS_REACHED, UNLOCKED = (
-    {3: "chop <tree>", 7: "drink water"},
-    {3: ("collect_wood",), 9: ("a", "b")},
-)
+GOALS_REACHED = {3: "chop <tree>", 7: "drink water"}
+UNLOCKED = {3: ("collect_wood",), 9: ("a", "b")}
 
 
 def of_goals(length, seed=0):

@@ -11,9 +11,8 @@ import torch
 
 import main as main_program
 from tests.described import NAME as DESCRIBED
-from tests.published_models import tiny_sentence_encoder
+from tests.published_models import tiny_model_folder, tiny_sentence_encoder, write_decoder
 from tests.tiny_clip import tiny_settings
-from tests.tiny_decoders import tiny_decoder_folder, write_decoder
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from utils.files import load_saved
@@ -133,7 +132,7 @@ def _models() -> tuple[tempfile.TemporaryDirectory, dict[str, str]]:
     encoder, decoder = Path(folder.name, "encoder"), Path(folder.name, "decoder")
     decoder.mkdir()
     made = {"tiny": str(tiny_sentence_encoder(encoder)), "decoder": str(write_decoder(decoder))}
-    made["mamba"] = str(tiny_decoder_folder(Path(folder.name, "mamba"), "mamba"))
+    made["mamba"] = str(tiny_model_folder(Path(folder.name, "mamba"), "mamba"))
     return folder, made
 
 

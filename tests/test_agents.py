@@ -8,15 +8,8 @@ from models import build_agent
 from models.caching import to_float01
 from models.helm import attention_by_step
 from models.observations import ObservationBatch
-from tests.agents import (
-    BY_PPO,
-    collect_rollout,
-    collecting,
-    percept,
-    random_images,
-    small_config,
-    spaces,
-)
+from tests import agents
+from tests.agents import BY_PPO, collect_rollout, collecting, percept, random_images, spaces
 from tests.counting import CountingEnv
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
@@ -25,7 +18,7 @@ LENGTHS = [3, 5, 7, 4]  # staggered, all ending several times in a rollout
 
 
 def build(name, **changes):
-    config = small_config(model=name, **tiny_settings(name), **changes)
+    config = agents.small_config(model=name, **tiny_settings(name), **changes)
     return config, build_agent(config, *spaces())
 
 
@@ -40,9 +33,8 @@ def collect(name, lengths):
 @pytest.mark.parametrize("bootstrap_truncated", [False, True])
 @pytest.mark.parametrize("name", BY_PPO)
 def test_a_new_episode_knows_nothing_of_the_last(name, bootstrap_truncated, monkeypatch):
-    config, agent = build(
-        name, n_envs=4, n_rollout_steps=16, bootstrap_truncated=bootstrap_truncated
-    )
+    sizes = {"n_envs": 4, "n_rollout_steps": 16}
+    config, agent = build(name, bootstrap_truncated=bootstrap_truncated, **sizes)
     agent.eval()  # statistics are fixed
     act, seen = agent.act, []
 
@@ -60,15 +52,6 @@ def test_a_new_episode_knows_nothing_of_the_last(name, bootstrap_truncated, monk
             torch.testing.assert_close(same, same[:1].expand_as(same), atol=1e-5, rtol=0)
     for each in seen:  # the reward of a step is the count after it
         assert torch.equal(each.last_rewards, each.observations.images[:, 0, 0, 0].float())
-
-
-@pytest.mark.parametrize("name", [name for name in BY_PPO if name != "CNN"])
-def test_a_memory_makes_equal_images_differ(name):
-    _, agent = build(name)
-    memory = agent.initial_memory(1)
-    images = random_images(1)
-    values = [agent.act(percept(images, torch.tensor([t == 0])), memory).values for t in range(3)]
-    assert len({value.item() for value in values}) == 3
 
 
 @pytest.mark.parametrize("name", BY_PPO)
@@ -102,13 +85,7 @@ def test_the_first_minibatch_meets_the_policy_that_acted(name):
     collector = collecting(config, agent, CountingEnv([3, 50, 17, 9]))
     for _ in range(4 if small else 1):
         rollout = collect_rollout(collector)
-        rollout.estimate(gamma=0.9, gae_lambda=0.9)
-        n = len(rollout.sequences.firsts) if agent.sequential else rollout.n_samples
-        for chosen in (torch.arange(n), torch.randperm(n)[:3]):
-            batch = (rollout.sequence_batch if agent.sequential else rollout.batch)(chosen)
-            result = agent.evaluate(batch)
-            torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
-            torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
+        agents.assert_learned_as_acted(agent, rollout)
         collector.learner.update(progress=0.0)
     if name == "GPT":
         assert rollout.sequences.before.max() == 6
@@ -203,24 +180,18 @@ def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
 def test_masks_and_last_steps_are_learned_from_as_they_were_acted_on(name):
     tiny = tiny_settings(name) | {"env": "tests.any_envs:Masked-v0", "n_rollout_steps": 8}
     told = {"last_action_input": True, "last_reward_input": True}
-    config = small_config(model=name, n_batches=1, mem_len=6, **tiny, **told)
+    config = agents.small_config(model=name, n_batches=1, mem_len=6, **tiny, **told)
     env = make_vector_env(config, seed=0)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
     collector = collecting(config, agent, env)
     for _ in range(3):
         rollout = collect_rollout(collector)
-        rollout.estimate(gamma=0.9, gae_lambda=0.9)
         follows = ~rollout.is_first[1:, :, None]
         actions = torch.nn.functional.one_hot(rollout.actions[:-1], 4)
         after = torch.cat((actions, rollout.rewards[:-1, :, None]), dim=-1) * follows
         assert torch.equal(rollout.observations.last_step[1:], after)
-        batch = rollout.batch(torch.arange(rollout.n_samples))
-        if agent.sequential:
-            batch = rollout.sequence_batch(torch.randperm(len(rollout.sequences.firsts)))
+        batch, result = agents.assert_learned_as_acted(agent, rollout)
         assert batch.action_masks.gather(1, batch.actions[:, None]).all()
-        result = agent.evaluate(batch)
-        torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
-        torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
         other = batch.observations.stored._replace(last_step=torch.ones(()).expand(10**4, 5))
         changed = batch._replace(observations=ObservationBatch(other, batch.observations.rows))
         assert not torch.allclose(agent.evaluate(changed).values, result.values)

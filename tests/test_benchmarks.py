@@ -80,9 +80,7 @@ def test_a_mistake_is_told_in_one_line_before_anything_is_measured(
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    monkeypatch.setattr(
-        training, "in_own_process", lambda function, *given, seconds=None: function(*given)
-    )
+    monkeypatch.setattr(training, "in_own_process", lambda call, *given, seconds=None: call(*given))
 
 
 @pytest.mark.parametrize("name", ["Impala-PPO", "HELM"])

@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import caching
-from models.caching import (
-    DistinctImages,
-    ObservationCache,
-    first_occurrence_rows,
-    image_hashes,
-    to_float01,
-)
+from models.caching import DistinctImages, ObservationCache, image_hashes, to_float01
 from models.encoders import SmallImpalaCNN
 from models.language.layers import DenseEmbeddings
 from models.observation_to_language import FrozenHopfield, random_projection
@@ -96,7 +90,7 @@ def test_few_windows_save_work_and_many_do_not():
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
 def test_equal_images_have_one_row_wherever_they_stand(numbers):
     hashes = image_hashes(numbered_images(*numbers))
-    firsts, number_of = first_occurrence_rows(hashes)
+    firsts, number_of = caching.first_occurrence_rows(hashes)
     assert sorted(firsts.tolist()) == sorted(numbers.index(number) for number in set(numbers))
     assert torch.equal(hashes[firsts][number_of], hashes)
 
@@ -114,7 +108,7 @@ def test_every_single_bit_changes_both_hashes():
 
 def test_images_of_one_equal_hash_of_two_are_different():
     hashes = torch.tensor([[1, 1], [2, 1], [1, 1], [2, 2], [2, 1]])
-    firsts, number_of = first_occurrence_rows(hashes)
+    firsts, number_of = caching.first_occurrence_rows(hashes)
     assert sorted(firsts.tolist()) == [0, 1, 3]
     assert torch.equal(hashes[firsts][number_of], hashes)
 
@@ -182,9 +176,8 @@ def test_many_images_are_computed_in_larger_blocks():
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_the_same_bits_come_out_with_the_cache_on_and_off(n_threads):
     torch.set_num_threads(n_threads)
-    hopfield = FrozenHopfield(
-        random_projection(64, 81), DenseEmbeddings(torch.randn(5000, 64)), 9.0
-    )
+    embeddings = DenseEmbeddings(torch.randn(5000, 64))
+    hopfield = FrozenHopfield(random_projection(64, 81), embeddings, 9.0)
 
     def function(images):
         return hopfield(to_float01(images))

@@ -12,7 +12,6 @@ from models.language import transformer
 from models.language.load import load_language_model
 from models.language.transformer import CapturedStep, LayerStack
 from tests.pretended_gpu import repeated
-from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.token_streams import N_ENVS, play, stream
 
 LOOKS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal"}  # the host waits for these
@@ -32,9 +31,9 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture(params=["transformer_xl", "bert"])
-def folder(request, tmp_path):
-    return TRANSFORMER_XL if request.param == "transformer_xl" else tiny_bert_folder(tmp_path)
+@pytest.fixture(params=["transfo-xl", "bert"])
+def folder(request, decoders):
+    return decoders[request.param]
 
 
 def assert_read_alike(model, monkeypatch, recorded, n_new=1):
@@ -54,7 +53,7 @@ def assert_read_alike(model, monkeypatch, recorded, n_new=1):
     return found
 
 
-@pytest.mark.quick("transformer_xl-1-6", "bert-3-6")
+@pytest.mark.quick("transfo-xl-1-6", "bert-3-6")
 @pytest.mark.parametrize("mem_len", [1, 6, 40])
 @pytest.mark.parametrize("n_new", [1, 3])
 def test_the_recorded_step_reads_what_the_plain_one_reads(folder, mem_len, n_new, monkeypatch):

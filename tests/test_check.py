@@ -108,9 +108,9 @@ def named(fault):
 
 
 for fault in (*FAULTS, *REFUSED, ""):
-    own = {"fault": fault, "__module__": __name__} | (
-        {"unroll": None} if fault == "no unroll" else {}
-    )
+    own: dict[str, object] = {"fault": fault, "__module__": __name__}
+    if fault == "no unroll":
+        own["unroll"] = None
     memory = globals()[named(fault) or "Right"] = type(named(fault) or "Right", (Elman,), own)
     agent = {"memory_class": memory, "__module__": __name__}
     globals()[f"{memory.__name__}Agent"] = type(f"{memory.__name__}Agent", (MemoryAgent,), agent)
@@ -145,9 +145,7 @@ def test_each_fault_is_found_by_the_check_that_is_for_it(fault, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_is_checked_and_an_agent_without_memory_and_evaluate_is_refused(
-    in_empty_folder, capsys
-):
+def test_a_run_is_checked_and_an_agent_without_a_memory_is_refused(in_empty_folder, capsys):
     folder = train_row("run", DQN | LSTM)
     before = tree()
     assert analysis.main(["check", str(folder)]) == 0

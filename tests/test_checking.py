@@ -152,16 +152,13 @@ def test_what_goes_wrong_in_training_is_told_with_its_place(fault, words):
 
 
 @pytest.mark.parametrize("in_processes", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_run_ends_in_one_line_that_says_how_to_go_on(
+def test_a_run_ends_in_one_line_with_what_to_type(
     in_processes, in_empty_folder, capfd, monkeypatch
 ):
     monkeypatch.setattr("tests.any_envs.INSTANCES", itertools.count())
     tiny = {"device": "cpu", "n_steps": 200, "n_envs": 2, "n_rollout_steps": 8, "n_batches": 2}
-    more = {
-        "model": "CNN",
-        "env": "tests.any_envs:Late-v0",
-        "env_processes": json.dumps(in_processes),
-    }
+    more = {"model": "CNN", "env": "tests.any_envs:Late-v0"}
+    more |= {"env_processes": json.dumps(in_processes)}
     arguments = '{"fault": "raises what cannot be told", "step": 40}'
     settings = tiny | more | {"env_args": arguments, "showcase_minutes": "null"}
     command = [f"--var={key}={value}" for key, value in settings.items()]

@@ -57,10 +57,8 @@ def test_texts_get_the_features_of_open_clips_own_encoding(encoder):
 
 def test_images_get_the_features_of_open_clips_own_encoding(encoder):
     images = torch.rand(3, 3, 32, 32)
-    mean, std = (
-        torch.tensor(each)[:, None, None]
-        for each in (encoder.preprocessing.mean, encoder.preprocessing.std)
-    )
+    own = encoder.preprocessing
+    mean, std = (torch.tensor(each)[:, None, None] for each in (own.mean, own.std))
     theirs = encoder.clip.encode_image((images - mean) / std)
     torch.testing.assert_close(encoder(images), theirs, atol=1e-5, rtol=0)
 
@@ -115,9 +113,7 @@ def test_a_program_in_an_archive_is_not_run(model, in_empty_folder, capsys):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_the_archives_openai_publishes_are_refused_with_what_converts_them(
-    encoder, in_empty_folder
-):
+def test_the_archives_of_openai_are_refused_with_what_converts_them(encoder, in_empty_folder):
     holder = nn.Module()
     for name, tensor in encoder.clip.state_dict().items():
         *path, last = name.split(".")

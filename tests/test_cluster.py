@@ -40,14 +40,11 @@ def wait_for(path):
     return path.exists()
 
 
-def test_a_run_is_begun_with_its_settings_and_environment_and_goes_on_where_it_has_a_folder(
-    tmp_path,
-):
+def test_a_run_is_begun_with_its_settings_and_goes_on_where_it_has_a_folder(tmp_path):
     program = "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'])"
     begun = "['--config', 'a.json', '--run-id', 'a'] 3"
-    assert (
-        attempted(tmp_path, f"{program}; assert 'PATH' in os.environ", OMP_NUM_THREADS="3") == begun
-    )
+    has_path = f"{program}; assert 'PATH' in os.environ"
+    assert attempted(tmp_path, has_path, OMP_NUM_THREADS="3") == begun
     (tmp_path / "runs/a").mkdir(parents=True)
     assert attempted(tmp_path, program, OMP_NUM_THREADS="4") == "['--resume', 'runs/a'] 4"
     assert begun in (tmp_path / "a.log").read_text()  # attempts add to it

@@ -46,9 +46,8 @@ def test_a_full_stream_is_one_line_or_an_exit_status(option, stream, status, sai
 def test_a_closed_stream_is_refused_before_anything_is_done(closed, name, in_empty_folder):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     ended = run("--run-id=x", **pipes, preexec_fn=lambda: os.close(closed))
-    assert ended.stdout + ended.stderr == (
-        f"standard {name} is closed. Lead it to a file or to /dev/null\n"
-    )
+    line = f"standard {name} is closed. Lead it to a file or to /dev/null\n"
+    assert ended.stdout + ended.stderr == line
     assert ended.returncode == 2
     assert list(in_empty_folder.iterdir()) == []
 
@@ -151,9 +150,7 @@ def test_a_signal_while_a_program_loads_prints_no_traceback(number, status, tmp_
         ("/somewhere/main.py", None, ["python", "eval.py"]),
     ],
 )
-def test_a_program_has_its_signals_set_and_tells_what_to_type(
-    started, is_program, words, monkeypatch
-):
+def test_a_program_sets_signals_and_tells_what_to_type(started, is_program, words, monkeypatch):
     monkeypatch.setattr(sys, "argv", [started])
     assert is_program in (None, starting.is_started(started))
     assert words in (None, starting.cli_command("eval.py"))

@@ -3,16 +3,7 @@ import pytest
 from PIL import Image
 
 from envs import continuous_recognition
-from envs.continuous_recognition import (
-    COLOURS,
-    EPISODE_PICTURES,
-    NAME,
-    NEW,
-    OLD,
-    draw_stream,
-    drawn_objects,
-    read_pictures,
-)
+from envs.continuous_recognition import COLOURS, EPISODE_PICTURES, NAME, NEW, OLD
 from tests.agents import small_config
 from utils.errors import UserError
 
@@ -28,7 +19,8 @@ def write_pictures(folder, n_pictures):
 
 
 def test_half_of_the_pictures_are_old_and_lags_vary_up_to_nearly_the_whole_episode():
-    streams = [draw_stream(400, np.random.default_rng(seed)) for seed in range(100)]
+    dice = [np.random.default_rng(seed) for seed in range(100)]
+    streams = [continuous_recognition.draw_stream(400, each) for each in dice]
     answers = np.stack([answers for _, answers in streams])
     assert (answers[:, 0] == NEW).all()
     assert (answers[:, 1:] == OLD).mean() == pytest.approx(0.5, abs=0.03)
@@ -55,7 +47,7 @@ def test_an_episode_ends_with_a_blank_picture():
 
 def test_a_folder_of_images_is_shown_on_white_squares_in_order_of_the_names(tmp_path):
     write_pictures(tmp_path, EPISODE_PICTURES)
-    pictures = read_pictures(tmp_path)
+    pictures = continuous_recognition.read_pictures(tmp_path)
     assert pictures.shape == (EPISODE_PICTURES, 3, 80, 80)
     assert pictures.dtype == np.uint8
     np.testing.assert_array_equal(pictures[7, :, 40, 40], [7, 14, 248])
@@ -82,15 +74,14 @@ def test_a_perfect_memory_is_always_right():
     seen = set()
     for _ in range(3 * EPISODE_PICTURES):
         shown = [(n, image.tobytes()) for n, image in enumerate(images)]
-        images, rewards, terminated, _, _ = env.step(
-            np.array([OLD if picture in seen else NEW for picture in shown])
-        )
+        answers = np.array([OLD if picture in seen else NEW for picture in shown])
+        images, rewards, terminated, _, _ = env.step(answers)
         assert (rewards == 1).all()
         seen = set() if terminated.any() else seen | set(shown)
 
 
 def test_there_are_hundreds_of_pictures_each_unlike_the_others_and_like_its_name():
-    names, pictures = drawn_objects(80)
+    names, pictures = continuous_recognition.drawn_objects(80)
     assert pictures.shape == (len(names), 3, 80, 80)
     assert pictures.dtype == np.uint8
     assert len(set(names)) == len({picture.tobytes() for picture in pictures}) >= 200

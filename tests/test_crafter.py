@@ -12,13 +12,7 @@ from envs import crafter, make_vector_env
 from envs.crafter import ALL_ACTIONS, GOOD_ACTIONS, CrafterText
 from envs.crafter import world as compilation
 from envs.crafter.render import draw, greyed
-from envs.crafter.rules import (
-    daylight_of,
-    names_match,
-    rules_of_text,
-    step_worlds,
-    unlock,
-)
+from envs.crafter.rules import daylight_of, names_match, rules_of_text, step_worlds, unlock
 from envs.crafter.sentences import facts_of_worlds, text_commands, text_nouns, unlocked_names
 from envs.crafter.sentences import said as said_of
 from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, constants, material_at, target
@@ -45,11 +39,8 @@ def arrays_of(name):
 
 def selected(arrays, at, chosen):
     """Return the state at an index, and its objects chosen by a mask."""
-    state = {
-        name: array[at]
-        for name, array in arrays.items()
-        if not name.startswith(("object_", "frame_")) and name != "things"
-    }
+    others = ("object_", "frame_", "things")
+    state = {name: arrays[name][at] for name in arrays if not name.startswith(others)}
     rows = np.flatnonzero(chosen)
     objects = [{name: arrays[f"object_{name}"][row] for name in OBJECT} for row in rows]
     return state, objects
@@ -103,9 +94,8 @@ def local_views(worlds):
     """Return the cells around each player: things, else materials.  [N, 9, 7]"""
     rows = np.arange(len(worlds))
     kinds = np.concatenate([np.zeros((len(worlds), 1), np.uint8), worlds["kind"]], 1)
-    cells = np.where(
-        worlds["standing"] > 0, kinds[rows[:, None, None], worlds["standing"]], worlds["materials"]
-    )
+    standing = worlds["standing"]
+    cells = np.where(standing > 0, kinds[rows[:, None, None], standing], worlds["materials"])
     padded = np.pad(cells, ((0, 0), (4, 4), (3, 3)))
     corners = zip(padded, worlds["x"][:, 0], worlds["y"][:, 0], strict=True)
     return np.stack([each[x : x + 9, y : y + 7] for each, x, y in corners])

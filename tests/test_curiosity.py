@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from models.agent import Transitions
 from models.observations import ObservationBatch, Observations
-from rewards.curiosity import (
-    ActivePretraining,
-    AptSettings,
-    Distillation,
-    Dynamics,
-    NovelD,
-    NovelDSettings,
-    RandomNetworkDistillation,
-)
+from rewards import curiosity as rewards
+from rewards.curiosity import ActivePretraining, Distillation, NovelD, NovelDSettings
 from tests import golden_data
 from tests.test_suggesters import settings
 
@@ -54,10 +47,11 @@ def golden(file, case):
     changes = {"curiosity_learning_rate": rate, "curiosity_text_weight": text_weight}
     if file == "apt":
         kind, part = ActivePretraining, "encoder"
-        network = partial(Dynamics, n_actions=4, as_ellm=True)
-        config = settings(AptSettings, apt_neighbours=int(third), apt_clip=fourth, **changes)
+        network = partial(rewards.Dynamics, n_actions=4, as_ellm=True)
+        changes |= {"apt_neighbours": int(third), "apt_clip": fourth}
+        config = settings(rewards.AptSettings, **changes)
     else:
-        kind, part = NovelD if fourth else RandomNetworkDistillation, "target"
+        kind, part = NovelD if fourth else rewards.RandomNetworkDistillation, "target"
         network = Distillation
         config = settings(NovelDSettings, noveld_alpha=third, **changes)
     before, networks = parameters(arrays, "before."), {}
@@ -94,7 +88,7 @@ def test_rewards_and_learning_are_those_of_the_original(file, case):
             close(found[name], value, 2e-5, relative=0)
 
 
-def rnd(shapes, seed=0, kind=RandomNetworkDistillation, **changes):
+def rnd(shapes, seed=0, kind=rewards.RandomNetworkDistillation, **changes):
     """Return a small RND that sees features as they are."""
     torch.manual_seed(seed)
     changes = {"curiosity_width": 16, "curiosity_learning_rate": 1e-2} | changes
@@ -134,7 +128,7 @@ def test_text_counts_with_its_weight_in_the_reward_alone():
 
 def apt(**changes):
     torch.manual_seed(0)
-    config = settings(AptSettings, curiosity_width=8, **changes)
+    config = settings(rewards.AptSettings, curiosity_width=8, **changes)
     networks = ActivePretraining.networks_for(config, {"vectors": (4,)}, 3)
     return ActivePretraining(config, networks, dict)
 

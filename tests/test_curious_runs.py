@@ -1,13 +1,10 @@
 """Intrinsic rewards in PPO, DQN and SAC: transitions, statistics, resumption."""
 
-import math
-import signal
 from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
 
-import main as main_program
 from models import build_agent
 from models.agent import SequenceBatch, Transitions
 from models.observations import ObservationBatch, Observations
@@ -17,7 +14,6 @@ from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
 from tests.tiny_clip import tiny_settings
 from trainers import ppo
-from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
 from trainers.dqn import DQN
 
@@ -68,10 +64,8 @@ def shown(images):
 
 def steps_of(images):
     """Return the steps that lead from the first half of the images to the second."""
-    actions = torch.arange(len(images) // 2) % 4
-    return Transitions(
-        shown(images), torch.zeros(len(images), 0), actions, torch.zeros(len(actions))
-    )
+    n = len(images) // 2
+    return Transitions(shown(images), torch.zeros(2 * n, 0), torch.arange(n) % 4, torch.zeros(n))
 
 
 @pytest.mark.parametrize("features", ["agent", "observation"])
@@ -112,30 +106,11 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
     assert (rewards[mask.bool()] > 0).all()
 
 
-def command(run_id, **changes):
-    settings = runs.PPO | runs.CNN | runs.CURIOUS | {"curiosity": "RND"} | changes
-    return [*runs.words_of(settings), f"--run-id={run_id}"]
-
-
 @pytest.mark.slow
 def test_the_statistics_of_episodes_are_of_the_environments_own_rewards(in_empty_folder):
     for name, weight in (("alone", 0), ("beside", 1)):
         changes = {"task_reward_weight": weight, "curiosity_weight": 1e-9, "learning_rate": 0}
-        assert main_program.main(command(name, **changes)) == 0
+        runs.train("CNN", name, curiosity="RND", **(runs.CURIOUS | changes))
     alone, beside = (runs.outcome(runs.folder_of(name))["metrics"] for name in ("alone", "beside"))
     for one, other in zip(alone, beside, strict=True):
         assert one["rollout/return_mean"] == other["rollout/return_mean"]
-
-
-def test_a_damaged_state_of_the_intrinsic_networks_is_refused(in_empty_folder, monkeypatch, capsys):
-    runs.signal_at(monkeypatch, signal.SIGINT, at=11)
-    assert main_program.main(command("cut")) == 130
-    path = runs.folder_of("cut") / LAST
-    state = load_checkpoint(path)
-    networks = state["learner"]["reward"]["networks"]
-    networks["images.predictor.layers.0.weight"][0, 0] = math.nan
-    for wrong in (state["learner"], state["learner"] | {"reward": {}}):
-        save_checkpoint(path, state | {"learner": wrong})
-        capsys.readouterr()
-        assert runs.resume("cut") == 2
-        assert "learner.reward" in capsys.readouterr().err

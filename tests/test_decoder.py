@@ -1,4 +1,4 @@
-"""Decoders of the transformers library against the library reading a whole episode at once."""
+"""Models of the transformers library against the library reading a whole episode at once."""
 
 import json
 import shutil
@@ -11,11 +11,11 @@ from models.language import decoder
 from models.language.decoder import score_mask
 from models.language.load import describe_language_model, load_language_model
 from tests.bad_inputs.harness import in_one_line
-from tests.tiny_decoders import DECODERS, N_POSITIONS, WORDS, tiny_decoder_folder
+from tests.published_models import DECODERS, N_POSITIONS, WORDS, tiny_model_folder
 from utils.errors import UserError
 
 N_ENVS = 3
-EVERYTHING_IN_SIGHT = ["gpt2", "llama", "qwen3"]
+EVERYTHING_IN_SIGHT = ["gpt2", "llama", "qwen3", "bert", "roberta", "distilbert"]
 
 
 def library(folder):
@@ -66,13 +66,12 @@ def windowed(plain, ids, n_new, window, last_position):
     last_of_call = columns // n_new * n_new + n_new - 1
     visible = (columns > last_of_call[:, None] - window) & (columns <= columns[:, None])
     mask = torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
-    hidden = plain(
-        input_ids=ids,
-        attention_mask=mask.expand(len(ids), 1, n_tokens, n_tokens),
-        position_ids=columns.clamp(max=last_position)[None],
-        use_cache=False,
-    ).last_hidden_state
-    return hidden[:, n_new - 1 :: n_new]
+    places = columns.clamp(max=last_position)
+    if plain.config.model_type == "roberta":
+        places += plain.config.pad_token_id + 1
+    mask = mask.expand(len(ids), 1, n_tokens, n_tokens)
+    read_at_once = plain(input_ids=ids, attention_mask=mask, position_ids=places[None])
+    return read_at_once.last_hidden_state[:, n_new - 1 :: n_new]
 
 
 @pytest.mark.quick("gpt2-1", "llama-2", "mamba-1")
@@ -87,11 +86,13 @@ def test_episodes_agree_with_recomputing_their_whole_context(decoders, name, n_n
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.quick("llama-4-1", "llama-30-3")
-@pytest.mark.parametrize(("mem_len", "n_new"), [(1, 1), (4, 1), (4, 2), (4, 3), (30, 1), (30, 3)])
+@pytest.mark.quick("llama-4-1", "llama-30-3", "bert-4-2", "roberta-30-1")
+@pytest.mark.parametrize(
+    ("mem_len", "n_new"), [(1, 1), (4, 1), (4, 2), (4, 3), (11, 2), (30, 1), (30, 3)]
+)
 @pytest.mark.parametrize("name", EVERYTHING_IN_SIGHT)
 def test_the_oldest_tokens_leave_the_window(decoders, name, mem_len, n_new):
-    n_positions = N_POSITIONS if name == "gpt2" else 10**6
+    n_positions = 10**6 if name in ("llama", "qwen3") else N_POSITIONS
     ids, is_first = episodes(36 // n_new, n_new)
     is_first[:] = False
     window = min(mem_len + n_new, n_positions)
@@ -134,7 +135,7 @@ def test_fewer_layers_are_the_first_ones_and_are_fed_the_librarys_embeddings(dec
 
 
 def test_weights_split_over_files_are_one_model(decoders, tmp_path):
-    folder = tiny_decoder_folder(tmp_path / "split", "llama", max_shard_size="10KB")
+    folder = tiny_model_folder(tmp_path / "split", "llama", max_shard_size="10KB")
     shards = sorted(folder.glob("*.safetensors"))
     assert len(shards) > 1
     ids, is_first = episodes(6, 1)
@@ -179,19 +180,14 @@ def test_mamba_reads_at_once_what_the_library_reads_step_by_step(decoders):
         model.attention(model.embed(ids), memory, is_first)
 
 
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+LAYERS = ["linear_attention", "full_attention"]
 REFUSED = [
-    (
-        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
-        "type 'dynamic' change with the longest episode",
-    ),
-    (
-        {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
-        "layers of type linear_attention",
-    ),
+    ({"rope_parameters": DYNAMIC}, "type 'dynamic' change with the longest episode"),
+    ({"model_type": "qwen3_next", "layer_types": LAYERS}, "layers of type linear_attention"),
     ({"model_type": "gptj", "rope_parameters": None}, "positions of model_type 'gptj'"),
     ({"model_type": "lama"}, "Did you mean 'llama'"),
     ({"model_type": "albert"}, "'albert' is an encoder of another build"),
-    ({"model_type": "t5"}, "'t5' has an encoder, which reads a whole"),
     ({"model_type": "vit"}, "'vit' reads images, not tokens"),
     ({"model_type": "gemma3"}, "'gemma3' reads images besides"),
     ({"model_type": "rwkv"}, "'rwkv' is recurrent in another way than mamba"),
@@ -201,9 +197,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("settings", "line"), REFUSED)
-def test_a_model_without_a_memory_is_refused_before_weights_are_read(
-    decoders, tmp_path, settings, line
-):
+def test_a_model_without_a_memory_is_refused_at_once(decoders, tmp_path, settings, line):
     config = json.loads((decoders["llama"] / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | settings))
     with in_one_line(line):

@@ -79,11 +79,8 @@ def agent_of(arrays, image=True, n_texts=1, prefix="before."):
 
 def told(agent, *ids):
     """Return numbers of sentences [B, K] that are ids [B, L] each, without their padding."""
-    columns = [
-        agent.reader.sentences.numbers(" ".join(str(i) for i in row if i) for row in each.tolist())
-        for each in ids
-    ]
-    return torch.tensor(columns).T.contiguous()
+    texts = [[" ".join(str(i) for i in row if i) for row in each.tolist()] for each in ids]
+    return torch.tensor([agent.reader.sentences.numbers(each) for each in texts]).T.contiguous()
 
 
 def assert_near(ours, theirs, **bounds):
@@ -101,11 +98,8 @@ def test_branches_features_and_values_are_the_originals(arrays):
 
 @pytest.mark.parametrize("branches", ["q_state_and_goal", "q_goal_only", "q_image_only"])
 def test_other_arrangements_of_the_branches_are_the_originals(branches, arrays):
-    texts = {
-        "q_state_and_goal": (arrays["text"][0], arrays["goal"]),
-        "q_goal_only": (arrays["goal"],),
-        "q_image_only": (),
-    }[branches]
+    state, goal = (arrays["text"][0],), (arrays["goal"],)
+    texts = {"q_state_and_goal": state + goal, "q_goal_only": goal, "q_image_only": ()}[branches]
     agent = agent_of(arrays, n_texts=len(texts))
     seen = Observations(arrays["image"][0], text=told(agent, *texts) if texts else None)
     assert_near(agent.head(agent.features(seen)), arrays[branches])
@@ -125,9 +119,8 @@ def steps_of(arrays, update, agent):
 
 def test_three_updates_are_the_originals(arrays):
     learner = EllmDQN(config_of(arrays), agent_of(arrays))
-    learner.target.load_state_dict(
-        {k.removeprefix("head."): v for k, v in renamed(arrays, "target_before.").items()}
-    )
+    target = renamed(arrays, "target_before.")
+    learner.target.load_state_dict(golden_data.under(target, "head."))
     parameters = dict(learner.agent.named_parameters())
     for update, step in enumerate(arrays["settings_steps"].tolist()):
         steps = steps_of(arrays, update, learner.agent)
@@ -171,10 +164,8 @@ def test_the_frames_an_agent_remembers_are_the_originals_stack(arrays):
         zip(episode["frame_gray"], episode["stacked"], strict=True)
     ):
         is_first = torch.tensor([bool(episode["first"][step]), step == 3])
-        zeros = torch.zeros(2)
-        percept = AgentInput(
-            Observations(frame.expand(2, -1, -1, -1)), is_first, zeros.long(), zeros
-        )
+        seen, zeros = Observations(frame.expand(2, -1, -1, -1)), torch.zeros(2)
+        percept = AgentInput(seen, is_first, zeros.long(), zeros)
         before = memory.state.clone()
         values = agent.inspect(percept, memory)["action_values"]
         assert torch.equal(memory.state, before)

@@ -8,16 +8,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence
 
-from models import build_agent
+from models import build_agent, encoders
 from models.caching import to_float01
-from models.encoders import (
-    ActorCritic,
-    EncoderSettings,
-    JointEncoder,
-    SmallImpalaCNN,
-    VectorEncoder,
-    build_encoder,
-)
+from models.encoders import ActorCritic, SmallImpalaCNN, build_encoder
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import DEFAULT_ENCODER
 from tests import golden_data
@@ -27,7 +20,7 @@ from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
 IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
-SETTINGS = EncoderSettings(DEFAULT_ENCODER, 0, False, False)
+SETTINGS = encoders.EncoderSettings(DEFAULT_ENCODER, 0, False, False)
 
 
 def cnn(cache_mb=1):
@@ -64,12 +57,12 @@ def test_a_copy_reads_with_its_own_weights():
 
 SPACES = {
     "an image": (IMAGE, SmallImpalaCNN),
-    "a vector": (Box(-1, 1, (4,), np.float32), VectorEncoder),
-    "a number": (Box(-1, 1, (), np.float32), VectorEncoder),
-    "a discrete number": (Discrete(5, start=2), VectorEncoder),
-    "several discrete numbers": (MultiDiscrete([3, 2]), VectorEncoder),
-    "yes or no": (MultiBinary(6), VectorEncoder),
-    "an image and numbers": (Dict(view=IMAGE, way=Discrete(4)), JointEncoder),
+    "a vector": (Box(-1, 1, (4,), np.float32), encoders.VectorEncoder),
+    "a number": (Box(-1, 1, (), np.float32), encoders.VectorEncoder),
+    "a discrete number": (Discrete(5, start=2), encoders.VectorEncoder),
+    "several discrete numbers": (MultiDiscrete([3, 2]), encoders.VectorEncoder),
+    "yes or no": (MultiBinary(6), encoders.VectorEncoder),
+    "an image and numbers": (Dict(view=IMAGE, way=Discrete(4)), encoders.JointEncoder),
 }
 
 
@@ -152,10 +145,8 @@ def test_the_encoder_agrees_with_the_original(suite):
 
 @pytest.fixture
 def heads():
-    n_actions, n_features = (
-        NETWORKS[f"actor.{name}"].shape[1] for name in ("probabilities", "features")
-    )
-    heads = ActorCritic(n_features, n_actions)
+    sizes = [NETWORKS[f"actor.{name}"].shape[1] for name in ("features", "probabilities")]
+    heads = ActorCritic(*sizes)
     heads.actor.load_state_dict(golden_data.under(NETWORKS, "actor.actor."))
     critic = golden_data.under(NETWORKS, "critic.")
     heads.critic.load_state_dict({k: v for k, v in critic.items() if k != "values"})

@@ -60,22 +60,6 @@ def test_every_environment_plays_its_share_however_long_its_episodes_are(lengths
         assert each.episode_return == sum(range(each.length + 1))
 
 
-def test_a_recording_holds_its_own_episode_and_is_read_without_pickle(tmp_path):
-    env = CountingEnv(lengths=[2, 3])
-    for number, recording in enumerate(evaluate(Silent(), env, n_episodes=4)):
-        path = tmp_path / f"{number}.npz"
-        recording.save(path)
-        with np.load(path, allow_pickle=False) as arrays:
-            length = recording.episode.length
-            counts = list(range(length))
-            assert arrays["observations"].shape == (length, 3, 9, 9)
-            assert arrays["observations"][:, 0, 0, 0].tolist() == counts
-            assert arrays["values"].tolist() == counts
-            assert arrays["rewards"].tolist() == [count + 1 for count in counts]
-            assert arrays["words"][:, 0].tolist() == [str(count) for count in counts]
-            assert arrays["actions"].shape == (length,)
-
-
 @pytest.mark.parametrize("in_detail", [False, True])
 def test_details_are_what_the_agent_held_before_it_acted_and_are_not_written(in_detail, tmp_path):
     env = CountingEnv(lengths=[2, 3])

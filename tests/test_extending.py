@@ -46,9 +46,7 @@ def examples(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["Average", "Linear"])
-def test_a_new_agent_trains_is_saved_goes_on_and_plays(
-    model, examples, in_empty_folder, monkeypatch
-):
+def test_a_new_agent_trains_goes_on_and_plays(model, examples, in_empty_folder, monkeypatch):
     assert main_program.main(command(model, "whole")) == 0
     signal_at(monkeypatch, 2, at=39)
     assert main_program.main(command(model, "cut")) == 130
@@ -58,9 +56,7 @@ def test_a_new_agent_trains_is_saved_goes_on_and_plays(
 
 
 @pytest.mark.slow
-def test_a_reward_of_ones_own_trains_goes_on_and_is_not_run_for_others(
-    in_empty_folder, monkeypatch, capsys
-):
+def test_a_reward_of_ones_own_goes_on_and_is_run_for_no_other(in_empty_folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("my_rewards.py").write_text(FILES["my_rewards.py"])
     chosen = {"curiosity": "my_rewards:Change", "curiosity_weight": 0.1}
@@ -90,9 +86,7 @@ def test_a_reward_of_ones_own_trains_goes_on_and_is_not_run_for_others(
         "self.rewards = lambda *_: __import__('sys').exit(4)": "my_rewards:Bad raised SystemExit",
     }.items(),
 )
-def test_an_intrinsic_reward_that_fails_is_told_in_one_line(
-    wrong, words, in_empty_folder, monkeypatch, capsys
-):
+def test_an_intrinsic_reward_that_fails_is_told(wrong, words, in_empty_folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
     bad = f"""
 class Bad(Change):
@@ -113,9 +107,7 @@ def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsy
     assert "Colour-v0" in capsys.readouterr().out
 
 
-def test_a_new_reward_is_what_is_learned_from_and_not_what_is_reported(
-    examples, in_empty_folder, monkeypatch
-):
+def test_a_new_reward_is_learned_from_and_not_reported(examples, in_empty_folder, monkeypatch):
     haste = examples["rewards/haste.py"]
     ((_, line),) = [each for each in LINES if each[0] == "configured_collector"]
     learned = []

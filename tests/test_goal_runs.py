@@ -130,8 +130,6 @@ BAD_PLAYS = [
 
 
 @pytest.mark.parametrize(("options", "expected"), BAD_PLAYS)
-def test_what_cannot_be_played_is_refused_in_one_line(
-    options, expected, pretrained, in_empty_folder, capsys
-):
+def test_what_cannot_be_played_is_refused(options, expected, pretrained, in_empty_folder, capsys):
     (line,) = refused(capsys, "eval", ["--ckpt-path", str(pretrained), *options])
     assert expected in line

@@ -7,16 +7,7 @@ import pytest
 
 from envs.vector import EpisodeStatistics
 from rewards import episode_goals
-from rewards.episode_goals import (
-    SYNONYMS,
-    TASKS,
-    Quality,
-    RewardRule,
-    Similarity,
-    SuggestedGoals,
-    Task,
-    actions_of,
-)
+from rewards.episode_goals import TASKS, Quality, RewardRule, Similarity, SuggestedGoals, Task
 from rewards.goals import GoalRewards, GoalSettings, as_played, sentence, task_settings, with_goals
 from rewards.suggesters import SUGGESTERS
 from rewards.suggesters.rules import Oracle, TextState
@@ -81,7 +72,7 @@ PAID = {
     "for failure too": ((CHOP, CHOP, FAILED), {"checks_success": False}, [1]),
     **{
         f"{one} for its twin": (([one, other], [one, other]), {}, [1, 0])
-        for one, other in SYNONYMS.items()
+        for one, other in episode_goals.SYNONYMS.items()
     },
 }  # fmt: skip
 
@@ -101,9 +92,8 @@ def test_without_an_answer_the_last_goals_stay_until_the_episode_ends():
 
 
 def test_goals_are_asked_for_with_what_really_changed_the_world_last():
-    env = layer(
-        ["sleep", "attack tree"], ["move left", "chop tree", "attack tree"] + CHOP * 4, ends=[5]
-    )
+    phrases = ["move left", "chop tree", "attack tree"] + CHOP * 4
+    env = layer(["sleep", "attack tree"], phrases, ends=[5])
     env.env.steps[2] |= WITHOUT_EFFECT
     env.reset()
     *_, step = (env.step(np.zeros(1, int)) for _ in range(3))
@@ -132,11 +122,8 @@ def test_words_that_mean_the_same_are_paid_by_their_likeness(encoder):
 
 def test_each_text_is_read_once_and_only_if_it_must_be(encoder, monkeypatch):
     encode, read = episode_goals.load_sentence_encoder(encoder), []
-    monkeypatch.setattr(
-        episode_goals,
-        "load_sentence_encoder",
-        lambda *_: lambda texts: read.extend(texts) or encode(texts),
-    )
+    reading = lambda texts: read.extend(texts) or encode(texts)  # noqa: E731
+    monkeypatch.setattr(episode_goals, "load_sentence_encoder", lambda *_: reading)
     similarity = Similarity(encoder)
     for _ in range(3):
         assert similarity.best("sleep", ["sleep", "chop tree"])[1] == 1.0
@@ -168,12 +155,9 @@ def test_every_suggestion_and_every_rewarded_goal_is_graded():
     env = layer(GRADES.values(), ["chop tree", "attack tree"])
     rewards_of(env, 2)
     metrics = env.metrics()
-    counts = [
-        [metrics[f"goals/{occasion}_{grade}"] for grade in GRADES]
-        for occasion in ("suggested", "rewarded")
-    ]
     # Asked three times; paid goals are not suggested again.
-    assert counts == [[1, 3, 2, 3], [1, 0, 1, 0]]
+    for occasion, counts in {"suggested": [1, 3, 2, 3], "rewarded": [1, 0, 1, 0]}.items():
+        assert [metrics[f"goals/{occasion}_{grade}"] for grade in GRADES] == counts
     # The oracle would not suggest done goals again, paid or not.
     done = [(), env.episodes[0].done]
     grades = [env.payment.quality.grades(CHOP, TREE, each)["chop tree"] for each in done]
@@ -214,10 +198,8 @@ def test_episodes_count_the_environments_own_rewards_and_goals_are_logged_beside
 
 
 def test_a_state_of_another_encoder_or_task_and_a_house_where_there_is_none_are_refused(encoder):
-    env, other = (
-        with_goals(described(1), settings(suggester="oracle", goal_encoder=name))
-        for name in (encoder, "same-text")
-    )
+    configs = [settings(suggester="oracle", goal_encoder=name) for name in (encoder, "same-text")]
+    env, other = (with_goals(described(1), config) for config in configs)
     env.reset()
     other.reset()
     with pytest.raises(ValueError, match="goal_encoder"):
@@ -261,8 +243,8 @@ def test_played_tasks_are_wanted_whole_where_they_can_be():
     kinds = {name for name, each in played.items() if each.single_task_goals == "reward-last"}
     assert kinds == {"work and sleep", "gardening", "wilderness survival"}
     assert list(task_settings(config, "sleep,eat plant")) == ["sleep", "eat plant"]
-    assert actions_of("plant row") == {"chop grass", "place plant"}
-    assert all(actions_of(task) <= set(TASKS) for task in TASKS)
+    assert episode_goals.actions_of("plant row") == {"chop grass", "place plant"}
+    assert all(episode_goals.actions_of(task) <= set(TASKS) for task in TASKS)
 
 
 def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():

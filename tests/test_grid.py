@@ -33,49 +33,38 @@ def test_a_folder_is_named_by_what_tells_the_run_apart(tmp_path):
     mine = settings_file(tmp_path / "mine.json", mem_len=7)
     general = settings_file(tmp_path / "config.json", mem_len=8)
     runs = make_grid([mine, general], {"learning_rate": ["1e-4"], "seed": ["3"]}, "trial")
-    assert [run.run_id for run in runs] == [
-        "trial_mine_learning_rate=1e-4_seed=3",
-        "trial_learning_rate=1e-4_seed=3",
-    ]
+    names = [f"trial_{name}learning_rate=1e-4_seed=3" for name in ("mine_", "")]
+    assert [run.run_id for run in runs] == names
     assert runs[0].folder == Path("experiments/HELM/MiniGrid-KeyCorridorS3R1-v0", runs[0].run_id)
 
 
 def test_a_setting_goes_to_the_models_that_read_it(caplog):
     runs = make_grid([], {"model": ["CNN-PPO", "SHELM"], "topk": ["1", "2"], "seed": ["0", "1"]})
-    assert [run.run_id for run in runs if run.config.seed == 1] == [
-        *("seed=1", "topk=1_seed=1", "topk=2_seed=1")
-    ]
+    names = [run.run_id for run in runs if run.config.seed == 1]
+    assert names == ["seed=1", "topk=1_seed=1", "topk=2_seed=1"]
     assert len(runs) == 6
     assert caplog.messages == ["topk is not read by CNN-PPO, which is trained without it"]
 
 
 def test_runs_of_settings_files_of_one_name_are_named_by_what_differs(tmp_path):
-    files = [
-        settings_file(tmp_path / place / "config.json", env="TMazePassive-v0", length=length)
-        for place, length in (("x", 10), ("y", 30))
-    ]
+    paths = {10: tmp_path / "x/config.json", 30: tmp_path / "y/config.json"}
+    files = [settings_file(paths[n], env="TMazePassive-v0", length=n) for n in paths]
     runs = make_grid(files, {"seed": ["0", "1"]})
-    assert [run.run_id for run in runs] == [
-        f"length={length}_seed={seed}" for seed in (0, 1) for length in (10, 30)
-    ]
+    names = [f"length={length}_seed={seed}" for seed in (0, 1) for length in (10, 30)]
+    assert [run.run_id for run in runs] == names
 
 
 def test_two_different_runs_do_not_share_a_folder(tmp_path):
-    alike = "x" * 200
-    files = [
-        settings_file(tmp_path / place / "a.json", model="SHELM", embeddings=place + alike)
-        for place in ("x", "y")
-    ]
+    alike = [("x", "x" * 200), ("y", "y" + "x" * 200)]
+    paths = {tmp_path / place / "a.json": name for place, name in alike}
+    files = [settings_file(path, model="SHELM", embeddings=paths[path]) for path in paths]
     with pytest.raises(UserError, match=r"differ in embeddings, too long for a name\. Give the"):
         make_grid(files, {})
 
 
-UNREAD = "topk is read by SHELM, and this is CNN-PPO"
+UNREAD = [f"topk={n}: topk is read by SHELM, and this is CNN-PPO" for n in "12"]
 MISTAKES = [  # of lists of values, each told once
-    (
-        {"model": "CNN-PPO", "topk": "1,2", "seed": "0,1"},
-        [f"topk={n}: {UNREAD}" for n in "12"],
-    ),
+    ({"model": "CNN-PPO", "topk": "1,2", "seed": "0,1"}, UNREAD),
     ({"gamma": "0.9,2", "n_envs": "x", "seed": "0,1,2"}, ["n_envs=x: ", "gamma=2: "]),
     ({"learning_rate": "1e-4,0.0001"}, ["the same settings as"]),
     ({"seed": ",".join(map(str, range(5000))), "gamma": "0.1,0.2,0.3"}, ["larger than"]),
@@ -109,19 +98,15 @@ def test_an_unfinished_or_finished_run_of_the_same_settings_is_welcome(in_empty_
     assert runs[1].folder.is_dir()
 
 
-@pytest.mark.parametrize(
-    ("changes", "options", "reason"),
-    [
-        ({"gamma": 0.5, "n_envs": 4}, {}, r"differs in n_envs, gamma\. Give this sweep a --name"),
-        (
-            {},
-            {"init_checkpoint": {"checkpoint": "/x/ckpt_best.pt"}},
-            r"began with another's parameters \(--init-from\)",
-        ),
-    ],
-)
-def test_a_folder_of_another_run_is_refused(changes, options, reason, in_empty_folder):
-    (run,) = make_grid([], {"seed": ["0"]})
+OTHERS = {  # settings and beginnings of the run that has the folder
+    r"differs in n_envs, gamma\. Give this sweep a --name": ({"gamma": 0.5, "n_envs": 4}, {}),
+    r"another's parameters \(--init-from\)": ({}, {"init_checkpoint": {"checkpoint": "/x.pt"}}),
+}
+
+
+@pytest.mark.parametrize("reason", OTHERS)
+def test_a_folder_of_another_run_is_refused(reason, in_empty_folder):
+    (run,), (changes, options) = make_grid([], {"seed": ["0"]}), OTHERS[reason]
     create_run_folder(dataclasses.replace(run.config, **changes), run.run_id, [], **options)
     with pytest.raises(UserError, match=reason):
         check_runs([run], lambda config: None)
@@ -141,10 +126,9 @@ def agents_file(path, **agents):
 def test_agents_of_one_file_are_runs_with_what_is_given_for_all(tmp_path):
     file = agents_file(tmp_path / "maze.json", twin={"model": "CNN"}, GPT={"model": "GPT"})
     runs = make_grid([file], {"seed": ["0"], "n_envs": ["8"]})
-    assert [(run.run_id, run.config.model, run.config.n_steps) for run in runs] == [
-        ("maze_twin_n_envs=8_seed=0", "CNN", 500),
-        ("maze_GPT_n_envs=8_seed=0", "GPT", 500),
-    ]
+    names = [f"maze_{name}_n_envs=8_seed=0" for name in ("twin", "GPT")]
+    assert [run.run_id for run in runs] == names
+    assert [(run.config.model, run.config.n_steps) for run in runs] == [("CNN", 500), ("GPT", 500)]
 
 
 def test_some_agents_of_the_files_can_be_taken(tmp_path):

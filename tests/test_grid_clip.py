@@ -5,18 +5,10 @@ import torch
 from torch.nn import functional as F
 
 from envs.minigrid_captions import CaptionBatches
+from models import grid_clip
 from models.caching import to_float01
 from models.clip import load_encoder
-from models.grid_clip import (
-    SCALE,
-    ContrastiveLoss,
-    GridClip,
-    ViewEncoder,
-    load_grid_clip,
-    train_view_encoder,
-    whole_words,
-    word_shares,
-)
+from models.grid_clip import SCALE, ContrastiveLoss, GridClip, ViewEncoder, word_shares
 from tests.bad_inputs.harness import in_one_line
 
 WORDS = (
@@ -38,7 +30,8 @@ def batches():
 
 
 def trained(batches, seed=0):
-    return train_view_encoder(batches, ContrastiveLoss(embed_texts, WORDS), seed, progress=False)
+    loss = ContrastiveLoss(embed_texts, WORDS)
+    return grid_clip.train_view_encoder(batches, loss, seed, progress=False)
 
 
 def random_encoder():
@@ -52,9 +45,8 @@ def test_a_few_steps_of_training_lower_the_loss(batches):
     loss = ContrastiveLoss(embed_texts, WORDS)
     images, captions = next(iter(CaptionBatches(seed=4, n_batches=1, batch_size=64)))
     images = to_float01(torch.from_numpy(images))
-    before, after = (
-        loss(trained(some).eval()(images), captions).item() for some in (batches[:1], batches)
-    )
+    networks = [trained(some).eval() for some in (batches[:1], batches)]
+    before, after = (loss(network(images), captions).item() for network in networks)
     assert after < 0.8 * before
 
 
@@ -89,7 +81,7 @@ def test_the_vocabulary_is_thousands_of_whole_words_each_once_with_those_of_capt
     vocabulary = random_encoder().vocabulary
     assert len(set(vocabulary)) == len(vocabulary) > 20_000
     pieces = ["key", "##s", "[CLS]", "a", "été", "3d", "[unused7]", "door"]
-    assert whole_words(pieces) == ["key", "door"]
+    assert grid_clip.whole_words(pieces) == ["key", "door"]
     used = {word for _, captions in batches for text in captions for word in word_shares(text)}
     assert {"key", "door", "lava"} <= used <= set(vocabulary)
 
@@ -118,4 +110,4 @@ def test_a_missing_or_broken_file_is_refused_in_one_line(content, reason, tmp_pa
     if content:
         (tmp_path / "grid-clip.pt").write_bytes(content)
     with in_one_line(reason):
-        load_grid_clip(data_folder=tmp_path)
+        grid_clip.load_grid_clip(data_folder=tmp_path)

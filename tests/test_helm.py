@@ -69,8 +69,7 @@ def vector_env(make, n_envs=2, mode=AutoresetMode.SAME_STEP):
 @pytest.mark.parametrize("kind", ["class", "function", "vector"])
 def test_an_environment_object_is_trained_in(kind, recall, in_empty_folder):
     env = {"class": recall, "function": lambda: recall(), "vector": vector_env(recall)}[kind]
-    evaluated = {"eval_steps": 32, "eval_episodes": 1} if kind == "class" else {}
-    folder = helm.train(TINY | evaluated, env=env, run_id="mine")
+    folder = helm.train(TINY | (EVALUATED if kind == "class" else {}), env=env, run_id="mine")
     assert folder == Path("experiments/LSTM/RecallColour/mine")
     assert json.loads((folder / "config.json").read_text())["env"] == "object:RecallColour"
     assert ("eval/return_mean" in (folder / "metrics.csv").read_text()) == (kind == "class")
@@ -151,6 +150,7 @@ def test_looking_leaves_the_memory_alone_and_pictures_are_of_the_present(in_empt
     bare.close()
 
 
+EVALUATED = {"eval_steps": 32, "eval_episodes": 1}
 OLD_GYM = type("Old", (type("Env", (), {"__module__": "gym.core"}),), {})
 MISTAKES = {  # settings, and options that are made of the class of an environment
     "SAME_STEP": ({}, lambda env: {"env": vector_env(env, mode=AutoresetMode.DISABLED)}),
@@ -165,17 +165,12 @@ MISTAKES = {  # settings, and options that are made of the class of an environme
     "settings: topk is read by SHELM, and this is LSTM": ({"topk": 2}, lambda _: {}),
     "a run id is one folder name": ({}, lambda _: {"run_id": "../x"}),
     "no such file or folder": ({}, lambda _: {"init_from": "nowhere"}),
-    "evaluations need environments of their own": (
-        {"eval_steps": 32, "eval_episodes": 1},
-        lambda env: {"env": vector_env(env)},
-    ),
+    "evaluations need environments of their own": (EVALUATED, lambda env: {"env": vector_env(env)}),
 }
 
 
 @pytest.mark.parametrize("reason", MISTAKES)
-def test_a_mistake_is_a_users_error_of_one_line_and_nothing_is_written(
-    reason, recall, in_empty_folder
-):
+def test_a_mistake_is_told_in_one_line_and_nothing_is_written(reason, recall, in_empty_folder):
     settings, options = MISTAKES[reason]
     with in_one_line(re.escape(reason)):
         helm.train(TINY | settings, **options(recall))

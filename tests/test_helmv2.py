@@ -13,18 +13,16 @@ from utils.errors import UserError
 
 
 def build(**changes):
-    return build_agent(
-        small_config(model="HELMv2", **tiny_settings("HELMv2"), **changes), *spaces()
-    )
+    config = small_config(model="HELMv2", **tiny_settings("HELMv2"), **changes)
+    return build_agent(config, *spaces())
 
 
 def play(agent, frames):
     """Let the agent see frames [T, N, 3, 9, 9]; return its hidden states [T, N, D]."""
     memory = agent.initial_memory(frames.shape[1])
     is_first = torch.ones(frames.shape[1], dtype=torch.bool)
-    return torch.stack(
-        [agent.act(percept(f, is_first & (t == 0)), memory).context for t, f in enumerate(frames)]
-    )
+    percepts = [percept(images, is_first & (t == 0)) for t, images in enumerate(frames)]
+    return torch.stack([agent.act(each, memory).context for each in percepts])
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6))
@@ -89,8 +87,7 @@ def test_statistics_follow_acting_while_training_and_nothing_else():
 
 
 def test_all_mistakes_are_told_before_anything_is_loaded():
-    config = small_config(
-        model="HELMv2", n_layer=9, language_model="all-MiniLM-L6-v2", clip_encoder="ViT-B16"
-    )
+    changes = {"language_model": "all-MiniLM-L6-v2", "clip_encoder": "ViT-B16"}
+    config = small_config(model="HELMv2", n_layer=9, **changes)
     with pytest.raises(UserError, match=r"n_layer: 9 is more(.|\n)*Did you mean 'ViT-B-16'"):
         HelmV2.check(config)

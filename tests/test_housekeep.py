@@ -1,8 +1,10 @@
+import functools
 import os
 import sys
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from envs import episodes, make_vector_env
 from envs.episodes import episode_seed
@@ -15,11 +17,8 @@ from utils.errors import UserError
 TURN_RIGHT = 2
 
 
-SUITABLE = {
-    "mug": ["kitchen sink", "kitchen top cabinet"],
-    "mug 2": ["kitchen sink", "kitchen top cabinet"],
-    "throw cushion": ["living room sofa"],
-}
+SUITABLE = {name: ["kitchen sink", "kitchen top cabinet"] for name in ("mug", "mug 2")}
+SUITABLE |= {"throw cushion": ["living room sofa"]}
 
 
 def settings(folder, n_envs=1, **changed):
@@ -51,9 +50,8 @@ def test_the_simulator_is_opened_as_the_paper_says(env, simulator):
     task = opened.config.TASK_CONFIG
     assert task.ENVIRONMENT.MAX_EPISODE_STEPS == 1000
     assert (task.SIMULATOR.TURN_ANGLE, task.SIMULATOR.TILT_ANGLE) == (20, 10)
-    assert {
-        (c.WIDTH, c.HEIGHT) for c in (task.SIMULATOR.RGB_SENSOR, task.SIMULATOR.SEMANTIC_SENSOR)
-    } == {(128, 128)}
+    for camera in (task.SIMULATOR.RGB_SENSOR, task.SIMULATOR.SEMANTIC_SENSOR):
+        assert (camera.WIDTH, camera.HEIGHT) == (128, 128)
     grab = task.TASK.ACTIONS.GRAB_RELEASE
     assert (grab.GRAB_TYPE, grab.GRAB_DISTANCE, grab.CROSSHAIR_POS) == ("crosshair", 3.0, [64, 64])
     assert (task.DATASET.SCENE, task.DATASET.CHECKPOINT_FILE) == ("rs_int", None)
@@ -116,13 +114,8 @@ def test_an_episode_lasts_a_thousand_steps_and_the_next_begins_tidy_in_mind(env,
 
 
 def test_two_environments_have_their_own_episodes(simulator, tmp_path, monkeypatch):
-    from gymnasium.vector import AutoresetMode, SyncVectorEnv
-
-    monkeypatch.setattr(
-        episodes,
-        "one_process_each",
-        lambda makers, _: SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP),
-    )
+    here = functools.partial(SyncVectorEnv, autoreset_mode=AutoresetMode.SAME_STEP)
+    monkeypatch.setattr(episodes, "one_process_each", lambda makers, _: here(makers))
     env = make_vector_env(settings(tmp_path, n_envs=2), 3)
     env.reset(seed=3)
     *_, info = env.step(np.array([TURN_RIGHT, GRAB_RELEASE]))

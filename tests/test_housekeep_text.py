@@ -98,9 +98,9 @@ def test_an_episode_ends_when_all_is_where_it_belongs():
     shown, reward, terminated, truncated, info = act(env, PLACE)
     assert (reward[0], terminated[0], truncated[0]) == (1, True, False)
     assert info["success"][0]
-    assert info["last_scene"][0] == (
-        "you are at kitchen cabinet. you see mug at kitchen cabinet. you are targeting mug."
-    )
+    here = "kitchen cabinet"
+    told = f"you are at {here}. you see mug at {here}. you are targeting mug."
+    assert info["last_scene"][0] == told
     assert info["final_obs"][0]["scene"] == info["last_scene"][0]
     assert info["scene"][0] == shown["scene"][0]
     assert info["items_after"][0] == {}

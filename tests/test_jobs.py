@@ -69,9 +69,7 @@ DONE, FAILED, STOPPED = State.DONE, State.FAILED, State.STOPPED
         ({0: [KILLED]}, 1, [STOPPED] * 3, [0]),
     ],
 )
-def test_a_run_is_tried_again_until_it_is_complete_or_all_is_to_stop(
-    plan, stop_after, states, attempts, runs
-):
+def test_a_run_is_tried_until_it_is_complete_or_all_stops(plan, stop_after, states, attempts, runs):
     pool = FakePool(plan)
     jobs = carried_out(runs, pool, stop_after)
     assert [job.state for job in jobs] == states

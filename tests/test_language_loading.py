@@ -14,20 +14,13 @@ import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 
-from models.language.files import (
-    EMBEDDED,
-    HUB_NAMES,
-    LocalModel,
-    find_model,
-    read_tokenizer,
-    token_strings,
-)
+from models.language import files
+from models.language.files import EMBEDDED, HUB_NAMES, LocalModel, find_model
 from models.language.load import describe_language_model, load_language_model
 from models.sentence_encoder import load_sentence_encoder
+from tests import published_models
 from tests.bad_inputs.harness import in_one_line
-from tests.published_models import TRANSFORMER_XL, WORDS, tiny_bert_folder, tiny_sentence_encoder
-from tests.tiny_decoders import WORDS as DECODER_WORDS
-from tests.tiny_decoders import tiny_decoder_folder
+from tests.published_models import TRANSFORMER_XL, WORDS, tiny_model_folder
 from utils.errors import UserError
 
 
@@ -40,7 +33,7 @@ def test_the_embedded_model_loads():
 
 
 def test_a_changed_file_of_the_embedded_model_is_refused(tmp_path):
-    folder = tiny_bert_folder(tmp_path)
+    folder = tiny_model_folder(tmp_path, "bert")
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     assert LocalModel("tiny", folder, digest).weights()
     with (folder / "model.safetensors").open("ab") as file:
@@ -50,9 +43,9 @@ def test_a_changed_file_of_the_embedded_model_is_refused(tmp_path):
 
 
 def test_a_description_reads_no_weights(tmp_path):
-    folder = tiny_bert_folder(tmp_path)
+    folder = tiny_model_folder(tmp_path, "bert")
     (folder / "model.safetensors").unlink()
-    assert describe_language_model(folder) == ("bert", 2, 24, len(WORDS), 12)
+    assert describe_language_model(folder) == ("bert", 2, 24, len(published_models.BERT_WORDS), 12)
     assert describe_language_model(TRANSFORMER_XL) == ("transfo-xl", 3, 64, 500, None)
 
 
@@ -66,11 +59,11 @@ def test_a_description_reads_no_weights(tmp_path):
 def test_sizes_beyond_all_weights_are_refused_at_once(tmp_path, model_type, key):
     folder = tmp_path / "received"
     if model_type == "bert":
-        tiny_bert_folder(folder)
+        tiny_model_folder(folder, "bert")
     elif model_type == "transfo-xl":
         shutil.copytree(TRANSFORMER_XL, folder)
     else:
-        tiny_decoder_folder(folder, model_type)
+        tiny_model_folder(folder, model_type)
     config = json.loads((folder / "config.json").read_text())
     config = {name: value for name, value in config.items() if name != "layer_types"}
     (folder / "config.json").write_text(json.dumps(config | {key: 10**9}))
@@ -83,7 +76,7 @@ def test_sizes_beyond_all_weights_are_refused_at_once(tmp_path, model_type, key)
     [*product(("model", "vocab.json"), (4 * 10**9, 5 * 10**9)), ("added", 5 * 10**9)],
 )
 def test_a_token_with_a_huge_number_is_refused_at_once(tmp_path, name, number):
-    folder = tiny_decoder_folder(tmp_path, "llama")
+    folder = tiny_model_folder(tmp_path, "llama")
     content = json.loads((folder / "tokenizer.json").read_text())
     if name == "vocab.json":
         (folder / "tokenizer.json").unlink()
@@ -99,7 +92,7 @@ def test_a_token_with_a_huge_number_is_refused_at_once(tmp_path, name, number):
 
 
 def test_weights_outside_a_received_folder_are_not_loaded(tmp_path):
-    folder = tiny_decoder_folder(tmp_path / "received", "llama")
+    folder = tiny_model_folder(tmp_path / "received", "llama")
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
@@ -116,9 +109,8 @@ def test_weights_outside_a_received_folder_are_not_loaded(tmp_path):
     (folder / "model.safetensors.index.json").unlink()
     (tmp_path / "pytorch_model.bin").rename(folder / "pytorch_model.bin")
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "../outside"}')
-    assert torch.equal(
-        load_language_model(folder).embed(torch.arange(3)), weights["model.embed_tokens.weight"][:3]
-    )
+    found = load_language_model(folder).embed(torch.arange(3))
+    assert torch.equal(found, weights["model.embed_tokens.weight"][:3])
 
 
 TWO_KINDS = "more than one kind of weights, model.safetensors and"
@@ -138,7 +130,7 @@ REFUSED = [  # a BERT's file, changed: other settings, other bytes, nothing
 
 @pytest.mark.parametrize(("name", "content", "reason"), REFUSED)
 def test_a_folder_that_is_not_in_order_is_refused_in_one_line(name, content, reason, tmp_path):
-    path = tiny_bert_folder(tmp_path) / name
+    path = tiny_model_folder(tmp_path, "bert") / name
     if content is None:
         path.unlink()
     elif isinstance(content, bytes):
@@ -150,7 +142,7 @@ def test_a_folder_that_is_not_in_order_is_refused_in_one_line(name, content, rea
 
 
 def test_a_row_of_embeddings_that_is_not_finite_is_refused(tmp_path):
-    folder = tiny_sentence_encoder(tmp_path)
+    folder = published_models.tiny_sentence_encoder(tmp_path)
     weights = load_file(folder / "model.safetensors")
     (table,) = [name for name in weights if name.endswith("word_embeddings.weight")]
     weights[table][7, 3] = torch.nan
@@ -167,8 +159,8 @@ def test_names_of_the_hub_are_found_there(hub, tmp_path):
     model = load_language_model("transfo-xl-wt103", mem_len=4)
     assert (model.name, model.n_layer, len(model.vocabulary)) == ("transfo-xl-wt103", 3, 500)
     for name in ("someone/bert", "someone/bert@abc"):
-        hub.folders = {name: tiny_bert_folder(tmp_path)}
-        assert load_language_model(name, mem_len=4).vocabulary == WORDS
+        hub.folders = {name: tiny_model_folder(tmp_path, "bert")}
+        assert load_language_model(name, mem_len=4).vocabulary == published_models.BERT_WORDS
 
 
 @pytest.mark.parametrize(
@@ -205,11 +197,11 @@ def test_a_saved_vocabulary_may_hold_the_published_kinds_of_data(tmp_path, as_zi
     words = {"counter": Counter("aab"), "idx2sym": ["a", "b"], "sym2idx": OrderedDict(a=0, b=1)}
     path = tmp_path / "vocab.bin"
     torch.save(words, path, _use_new_zipfile_serialization=as_zip)
-    assert token_strings(read_tokenizer(path)) == ["a", "b"]
+    assert files.token_strings(files.read_tokenizer(path)) == ["a", "b"]
 
 
 # A file has merges of tokens, and here the last three tokens are for them.
-TOKENS = [*DECODER_WORDS[:-3], "a", "b", "ab"]
+TOKENS = [*WORDS[:-3], "a", "b", "ab"]
 
 
 def write_gguf(folder, path):
@@ -220,7 +212,7 @@ def write_gguf(folder, path):
     n_head, n_key = config["num_attention_heads"], config["num_key_value_heads"]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
-    writer.add_vocab_size(len(DECODER_WORDS))
+    writer.add_vocab_size(len(WORDS))
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -271,7 +263,7 @@ def hidden(name):
 
 def test_a_gguf_file_computes_what_its_folder_does(decoders, packed):
     assert torch.allclose(hidden(packed), hidden(decoders["llama"]), atol=1e-6)
-    assert describe_language_model(packed) == ("llama", 2, 24, len(DECODER_WORDS), None)
+    assert describe_language_model(packed) == ("llama", 2, 24, len(WORDS), None)
     assert find_model(packed).vocabulary()[25:30] == [" word22", " word23", "a", "b", "ab"]
     assert find_model(packed).tokenize("abba") == [29, 28, 27]
 

@@ -6,11 +6,9 @@ import torch
 from models.language import LanguageModel, kv_cache, layers
 from models.language.layers import FrozenLinear
 from models.language.load import load_language_model
-from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
-from tests.tiny_decoders import tiny_decoder_folder
 from tests.token_streams import N_ENVS, play, stream
 
-N_HEADS = {"transformer_xl": 4, "bert": 3, "gpt2": 6, "llama": 6, "qwen3": 6}
+N_HEADS = {"transfo-xl": 4, "bert": 3, "gpt2": 6, "llama": 6, "qwen3": 6}
 KINDS = [*N_HEADS, "mamba"]
 
 
@@ -20,17 +18,8 @@ def kind(request) -> str:
 
 
 @pytest.fixture
-def folder(kind, tmp_path):
-    if kind == "transformer_xl":
-        return TRANSFORMER_XL
-    if kind == "bert":
-        return tiny_bert_folder(tmp_path)
-    return tiny_decoder_folder(tmp_path, kind)
-
-
-@pytest.fixture
-def model(folder) -> LanguageModel:
-    return load_language_model(folder, mem_len=6)
+def model(kind, decoders) -> LanguageModel:
+    return load_language_model(decoders[kind], mem_len=6)
 
 
 def same(memory, other):
@@ -40,7 +29,7 @@ def same(memory, other):
     return all(torch.equal(states[0][name], states[1][name]) for name in remembered)
 
 
-@pytest.mark.quick("transformer_xl", "mamba")
+@pytest.mark.quick("transfo-xl", "mamba")
 def test_what_was_looked_at_ahead_is_read_without_work(model):
     tokens, is_first = stream(model)
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
@@ -59,7 +48,7 @@ def test_what_was_looked_at_ahead_is_read_without_work(model):
         assert same(memory, other)
 
 
-@pytest.mark.quick("transformer_xl")
+@pytest.mark.quick("transfo-xl")
 def test_other_looks_than_at_the_next_tokens_spoil_nothing(model, kind):
     tokens, is_first = stream(model)
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
@@ -82,11 +71,11 @@ def test_other_looks_than_at_the_next_tokens_spoil_nothing(model, kind):
 
 @pytest.mark.quick("llama-dtype1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_plain_products_give_the_numbers_of_packed_ones(folder, dtype, monkeypatch, caplog):
-    packed = load_language_model(folder, mem_len=6, dtype=dtype)
+def test_plain_products_give_the_numbers_of_packed_ones(kind, decoders, dtype, monkeypatch, caplog):
+    packed = load_language_model(decoders[kind], mem_len=6, dtype=dtype)
     caplog.clear()
     monkeypatch.setattr(layers, "fast_dtypes", lambda: frozenset())
-    plain = load_language_model(folder, mem_len=6, dtype=dtype)
+    plain = load_language_model(decoders[kind], mem_len=6, dtype=dtype)
     linear = [module for module in plain.modules() if isinstance(module, FrozenLinear)]
     assert linear
     assert all(layer.weight.dtype == dtype for layer in linear)
@@ -100,7 +89,7 @@ def test_plain_products_give_the_numbers_of_packed_ones(folder, dtype, monkeypat
     assert all("this processor has no fast bfloat16 products" in line for line in said)
 
 
-@pytest.mark.quick("transformer_xl-17", "mamba-8")
+@pytest.mark.quick("transfo-xl-17", "mamba-8")
 @pytest.mark.parametrize("n_played", [0, 3, 8, 17])
 def test_a_saved_memory_and_a_copy_go_on_bit_for_bit(model, tmp_path, n_played):
     tokens, is_first = stream(model)
@@ -127,13 +116,11 @@ def test_a_memory_or_tokens_of_other_environments_are_refused(model):
         model.step(tokens[0, :2], model.initial_memory(3), is_first[0])
 
 
-@pytest.mark.quick("1-1-transformer_xl", "2-3-llama")
+@pytest.mark.quick("1-1-transfo-xl", "2-3-llama")
 @pytest.mark.parametrize("kind", N_HEADS, indirect=True)
 @pytest.mark.parametrize("wider", [1, 3])
 @pytest.mark.parametrize("n_new", [1, 2])
-def test_a_ring_grows_as_the_longest_episode_does_and_reads_the_same(
-    model, wider, n_new, monkeypatch
-):
+def test_a_ring_grows_with_the_longest_episode_and_reads_the_same(model, wider, n_new, monkeypatch):
     tokens, is_first = stream(model, n_new=n_new)
     at_once = play(model, model.initial_memory(N_ENVS, n_new), tokens, is_first)
     monkeypatch.setattr(kv_cache, "WIDER", wider)

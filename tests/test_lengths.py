@@ -47,16 +47,12 @@ def test_runs_are_shown_by_the_length_trained_and_played_at(runs, capsys):
         ("LSTM DQN", "10", "1", "0.500", "", "", "any", "10", "0.500"),
     ]
     lines = printed[printed.index("GPT DQN on TMazePassive-v0") :].splitlines()[2:4]
-    assert [line.split() for line in lines] == [
-        ["10", "64", "0.900", "0.450"],
-        ["20", "64", "0.500", "0.250"],
-    ]
+    assert lines[0].split() == ["10", "64", "0.900", "0.450"]
+    assert lines[1].split() == ["20", "64", "0.500", "0.250"]
     assert "LSTM DQN on TMazePassive-v0" not in printed, "it was played nowhere else"
     found = [row for row in rows("lengths.csv") if row["run"] == "runs/gpt20_0"]
-    assert [(row["trained_at"], row["played_at"], float(row["score"])) for row in found] == [
-        ("20", "20", pytest.approx(0.6)),
-        ("20", "40", pytest.approx(0.3)),
-    ]
+    assert [(row["trained_at"], row["played_at"]) for row in found] == [("20", "20"), ("20", "40")]
+    assert [float(row["score"]) for row in found] == pytest.approx([0.6, 0.3])
 
 
 def test_of_several_evaluations_the_greedy_one_of_the_most_episodes_counts(in_empty_folder):
@@ -80,9 +76,7 @@ def test_of_several_evaluations_the_greedy_one_of_the_most_episodes_counts(in_em
         ("KeyToDoor-v0", "rollout/success_mean", 12, "0.000"),
     ],
 )
-def test_every_task_has_its_metric_chance_and_horizon(
-    in_empty_folder, env, column, horizon, chance
-):
+def test_a_task_has_its_metric_chance_and_horizon(in_empty_folder, env, column, horizon, chance):
     write_run("one", 0.7, column, env=env)
     assert main(["lengths", "runs"]) == 0
     (row,) = rows("lengths_summary.csv")

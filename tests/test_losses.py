@@ -7,26 +7,15 @@ from hypothesis import strategies as st
 
 from models.agent import allowed
 from tests import golden_data
-from trainers.losses import (
-    clipped_policy_loss,
-    explained_variance,
-    generalized_advantages,
-    n_step_returns,
-    value_loss,
-)
+from trainers import losses
+from trainers.losses import explained_variance, generalized_advantages, value_loss
 
 
 def test_advantages_agree_with_the_original():
     gae = golden_data.load("gae")
     ends = torch.cat((gae["episode_starts"][1:], gae["last_dones"][None]))
-    advantages = generalized_advantages(
-        gae["rewards"],
-        gae["values"],
-        gae["last_values"],
-        1 - ends,
-        float(gae["gamma"]),
-        float(gae["gae_lambda"]),
-    )
+    steps = gae["rewards"], gae["values"], gae["last_values"], 1 - ends
+    advantages = generalized_advantages(*steps, float(gae["gamma"]), float(gae["gae_lambda"]))
     torch.testing.assert_close(advantages, gae["advantages"], atol=1e-5, rtol=0)
     torch.testing.assert_close(advantages + gae["values"], gae["returns"], atol=1e-5, rtol=0)
 
@@ -52,14 +41,14 @@ def test_advantages_are_the_discounted_differences_of_their_own_episode(seed, ga
 def test_n_step_returns_are_sums_up_to_the_end_of_the_episode(seed, n_step, gamma):
     torch.manual_seed(seed)
     rewards, not_done = torch.rand(8, n_step), torch.rand(8, n_step) > 0.3
-    found, discounts = n_step_returns(rewards, not_done, gamma, torch.float32)
+    found, discounts = losses.n_step_returns(rewards, not_done, gamma, torch.float32)
     for n in range(8):
         expected, weight = 0.0, 1.0
         for reward, goes_on in zip(rewards[n].tolist(), not_done[n].tolist(), strict=True):
             expected, weight = expected + weight * reward, weight * gamma * goes_on
         assert found[n].item() == pytest.approx(expected, rel=1e-5)
         assert discounts[n].item() == pytest.approx(weight, rel=2e-3, abs=1e-7)  # of float16
-    coarse, same = n_step_returns(rewards, not_done, gamma, torch.float16)
+    coarse, same = losses.n_step_returns(rewards, not_done, gamma, torch.float16)
     assert torch.equal(discounts, same)
     torch.testing.assert_close(found, coarse.float(), atol=n_step * 2**-11, rtol=2**-9)
 
@@ -67,7 +56,7 @@ def test_n_step_returns_are_sums_up_to_the_end_of_the_episode(seed, n_step, gamm
 def test_the_policy_loss_by_hand():
     old = torch.zeros(3)
     new = torch.tensor([0.5, 1.1, 1.5]).log()
-    result = clipped_policy_loss(new, old, torch.tensor([1.0, -1.0, 2.0]), 0.2)
+    result = losses.clipped_policy_loss(new, old, torch.tensor([1.0, -1.0, 2.0]), 0.2)
     # ratios 0.5, 1.1, 1.5: min(0.5, 0.8), min(-1.1, -1.1), min(3, 2.4)
     assert result.loss.item() == pytest.approx(-(0.5 - 1.1 + 2.4) / 3)
     assert result.clip_fraction.item() == pytest.approx(2 / 3)

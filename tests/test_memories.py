@@ -86,9 +86,7 @@ def assert_same(found, expected):
 @pytest.mark.quick("Lstm", "Ffm", "Gpt", "GTrXL")
 @every_kind
 @given(is_first=STARTS, now=st.integers(0, T - 1), n_known=st.integers(1, MEM_LEN))
-def test_acting_equals_unrolling_from_any_step_wherever_episodes_begin(
-    kind, is_first, now, n_known
-):
+def test_acting_equals_unrolling_wherever_episodes_begin(kind, is_first, now, n_known):
     memory, x = build(kind), torch.randn(T, N_ENVS, N_FEATURES)
     state = memory.initial(N_ENVS)
     contexts = play(memory, x[:now], is_first[:now], state)[1] if now else []

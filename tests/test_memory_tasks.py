@@ -127,10 +127,8 @@ def test_a_maze_is_drawn_whole_in_a_square_of_bounded_width(task, length):
         """Return how far the goal of each lies from the agent: down, right.  [N, 2]"""
         for picture in env.render():
             assert picture.shape[0] == picture.shape[1] <= 33
-            kinds = (t_maze.GOAL, t_maze.AGENT)
-            (goal,), (agent,) = (
-                np.argwhere((picture == t_maze.COLOURS[kind]).all(2)) for kind in kinds
-            )
+            colours = [t_maze.COLOURS[kind] for kind in (t_maze.GOAL, t_maze.AGENT)]
+            (goal,), (agent,) = (np.argwhere((picture == each).all(2)) for each in colours)
             yield (goal - agent).tolist()
 
     env = make(task, 2, length=length)
@@ -199,12 +197,9 @@ def test_a_twin_differs_from_its_task_by_the_cue_alone_which_it_always_shows(tas
         actions = rng.integers(plain.single_action_space.n, size=N_ENVS)
         (seen, *paid, info), (shown, *paid_in_twin, _) = plain.step(actions), twin.step(actions)
         np.testing.assert_array_equal(paid, paid_in_twin)
-        begun = info.get("_final_obs", np.zeros(N_ENVS, bool))
-        told = cues_of(plain)
-        histories = [
-            [told] if is_new else [*history, told]
-            for is_new, history in zip(begun, histories, strict=True)
-        ]
+        begun, told = info.get("_final_obs", np.zeros(N_ENVS, bool)), cues_of(plain)
+        kept = [[] if new else each for new, each in zip(begun, histories, strict=True)]
+        histories = [[*history, told] for history in kept]
     assert len(set(looks.values())) == len(looks), "every cue has its own look"
 
 

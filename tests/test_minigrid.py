@@ -97,9 +97,8 @@ def test_envpool_episodes_follow_one_another_as_in_pools_of_one_that_waste_a_ste
             raw, *outcome, _ = pool.step(actions[row : row + 1])
             assert [values[row] for values in outcomes] == outcome
             if outcome[1] or outcome[2]:
-                np.testing.assert_array_equal(
-                    info["final_obs"][row], minigrid.draw(raw["image"])[0]
-                )
+                last = minigrid.draw(raw["image"])[0]
+                np.testing.assert_array_equal(info["final_obs"][row], last)
                 raw, *_ = pool.step(actions[row : row + 1])
                 n_ends += 1
             np.testing.assert_array_equal(images[row], minigrid.draw(raw["image"])[0])

@@ -133,9 +133,8 @@ def test_no_family_of_tasks_is_both_played_and_held_out():
 
 def test_play_follows_its_seed_and_shows_views_of_its_tasks():
     tasks = ["MiniGrid-Empty-5x5-v0", "MiniGrid-Dynamic-Obstacles-5x5-v0"]
-    first, again, other = (
-        np.stack(list(islice(played_views(tasks, seed), 150))) for seed in (5, 5, 6)
-    )
+    plays = (islice(played_views(tasks, seed), 150) for seed in (5, 5, 6))
+    first, again, other = (np.stack(list(play)) for play in plays)
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
     shown = {KINDS[kind] for kind in np.unique(first[..., 0])}

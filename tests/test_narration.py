@@ -1,4 +1,4 @@
-"""An environment's words about a step: kept with the episode, without pickle."""
+"""What is kept of an episode, an environment's words about its steps too, without pickle."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,13 @@ def test_every_episode_keeps_what_was_said_of_its_own_steps(tmp_path):
                 "matched": ["odd" if n == 1 else "" for n in steps],
                 "unlocked": [["a" if n == 1 else ""] for n in steps],
                 "goal_rewards": [n % 2 * 0.5 for n in steps],
+                "values": [*steps],
+                "rewards": [n + 1 for n in steps],
+                "words": [[str(n)] for n in steps],
             }
+            assert arrays["observations"].shape == (len(steps), 3, 9, 9)
+            assert arrays["observations"][:, 0, 0, 0].tolist() == [*steps]
+            assert arrays["actions"].shape == (len(steps),)
             assert {name: arrays[name].tolist() for name in expected} == expected
             assert "goal_success" not in arrays
 

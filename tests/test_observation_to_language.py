@@ -35,9 +35,8 @@ def test_each_colour_is_read_like_a_pixel_of_its_own():
     projection = random_projection(8, 3 * 4 * 4)
     in_one_row = images.reshape(5, 1, 1, 48)
     expected = FrozenHopfield(projection, embeddings, 9.0)(in_one_row)
-    torch.testing.assert_close(
-        ColourHopfield(projection, embeddings, 9.0)(images), expected, atol=1e-6, rtol=0
-    )
+    found = ColourHopfield(projection, embeddings, 9.0)(images)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 def test_the_projections_entries_have_the_variance_of_the_paper():

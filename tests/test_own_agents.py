@@ -45,15 +45,10 @@ def elsewhere(tmp_path_factory, monkeypatch):
     return go
 
 
-@pytest.fixture
-def run(folder, elsewhere):
-    """Return a run that was begun in the folder; we are elsewhere now."""
+def test_it_is_found_again_and_trusted_when_it_has_changed(folder, elsewhere, capsys):
     assert main_program.main(command(NAME, "run", **TINY)) == 0
+    run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
     elsewhere(folder)
-    return folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
-
-
-def test_it_is_found_again_from_another_folder_and_trusted_when_it_has_changed(folder, run, capsys):
     facts = json.loads((run / "run.json").read_text())["user_modules"]["my_agents"]
     assert facts["folder"] == str(folder)
     assert eval_program.main(["--ckpt-path", str(run), "--n-episodes", "1"]) == 0
@@ -67,34 +62,31 @@ def test_it_is_found_again_from_another_folder_and_trusted_when_it_has_changed(f
     assert f"no module 'my_agents' where Python looks, and it was in {folder}" in line
 
 
-def test_code_that_a_received_run_names_is_not_run(folder, run, somebody_else, capsys):
-    somebody_else()
-    for place in (folder, Path.cwd()):
-        (place / "my_agents.py").write_text("raise AssertionError('code was run')")
-    sys.path.append(str(folder))
-    for program, option in (("eval", "--ckpt-path"), ("main", "--resume")):
-        (line,) = refused(capsys, program, [option, str(run)])
-        assert "'my_agents' is code, and the run was not begun here by you. Add --trust" in line
-    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run), "--trust"])
-    assert "importing my_agents raised AssertionError: code was run" in line
+MY_ENV = {"model": "CNN", "env": "my_envs:MyCartPole-v0", "n_steps": 64}
+OWN = {"my_agents": (MY_AGENTS, {"model": NAME} | TINY), "my_envs": (MY_ENVS, MY_ENV)}
 
 
-@pytest.mark.slow
-def test_an_environment_of_ones_own_is_found_again_and_not_run_for_others(
-    folder, elsewhere, somebody_else, capsys
+@pytest.mark.quick("my_agents")
+@pytest.mark.parametrize("module", OWN)
+def test_own_code_is_found_again_and_that_of_a_received_run_is_not_run(
+    module, folder, elsewhere, somebody_else, capsys
 ):
-    (folder / "my_envs.py").write_text(MY_ENVS)
-    settings = {"n_steps": 64, "env": "my_envs:MyCartPole-v0"}
-    assert main_program.main(command("CNN", "run", **settings)) == 0
-    run = folder / "experiments" / "CNN" / "MyCartPole-v0" / "run"
+    source, settings = OWN[module]
+    (folder / f"{module}.py").write_text(source)
+    assert main_program.main(command(run_id="run", **settings)) == 0
+    (run,) = folder.glob("experiments/*/*/run")
     elsewhere(folder)
     assert eval_program.main(["--ckpt-path", str(run), "--n-episodes", "1"]) == 0
     elsewhere(folder)
     somebody_else()
-    (folder / "my_envs.py").write_text("raise AssertionError('code was run')")
+    for place in (folder, Path.cwd()):
+        (place / f"{module}.py").write_text("raise AssertionError('code was run')")
     sys.path.append(str(folder))
-    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
-    assert "'my_envs' is code, and the run was not begun here by you. Add --trust" in line
+    for program, option in (("eval", "--ckpt-path"), ("main", "--resume")):
+        (line,) = refused(capsys, program, [option, str(run)])
+        assert f"'{module}' is code, and the run was not begun here by you. Add --trust" in line
+    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run), "--trust"])
+    assert "raised AssertionError: code was run" in line
 
 
 def test_its_settings_are_known_where_it_is_chosen_and_nowhere_else(folder, capsys):
@@ -224,10 +216,7 @@ if __name__ == "__main__":
         print("main is", error)
 """,
 }
-ORDERS = (
-    "import helm\nfrom envs.corridor import Corridor",
-    "from envs.corridor import *\nimport helm",
-)
+ORDERS = "import helm\nfrom envs.corridor import *", "from envs.corridor import *\nimport helm"
 
 
 @pytest.mark.slow

@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from analysis import page as packing
-from tests.recordings import (
-    ACTIONS,
-    of_goals,
-    of_many_actions,
-    of_vectors,
-    of_words,
-    recording,
-    saliency,
-)
+from tests import recordings
+from tests.recordings import ACTIONS, recording
 
 FACTS = {"return": "0.5"}
 
@@ -56,10 +49,10 @@ def page_of(*recordings, actions=ACTIONS, explained=()):
 EPISODES = {
     "SHELM": recording(6),
     "neither words nor a language model": recording(4, n_words=0, n_layers=0),
-    "vectors and the worth of actions": of_vectors(5),
-    "vectors alone": of_vectors(5, has_overviews=False),
-    "texts and numbers": of_words(6),
-    "goals and achievements": of_goals(12),
+    "vectors and the worth of actions": recordings.of_vectors(5),
+    "vectors alone": recordings.of_vectors(5, has_overviews=False),
+    "texts and numbers": recordings.of_words(6),
+    "goals and achievements": recordings.of_goals(12),
 }
 
 
@@ -67,10 +60,9 @@ def read_back(data, episode):
     """Return the arrays of an episode by the names they were recorded under."""
     words, sentences = np.array(data["words"]), np.array(data["sentences"])
     numbers = {name: unpacked(entry) for name, entry in episode.items() if isinstance(entry, dict)}
-    found = {
-        kept: sentences[numbers[name]] for name, kept in packing.TEXTS.items() if name in numbers
-    }
-    found |= {kept: numbers[name] for name, (kept, _) in packing.NUMBERS.items() if name in numbers}
+    found = {kept: numbers[name] for name, (kept, _) in packing.NUMBERS.items() if name in numbers}
+    texts = {kept: numbers[name] for name, kept in packing.TEXTS.items() if name in numbers}
+    found |= {kept: sentences[rows] for kept, rows in texts.items()}
     if "words" in numbers:
         found |= {"words": words[numbers["words"]], "similarities": numbers["similarities"] / 1e4}
     if "probabilities" in numbers:
@@ -110,7 +102,7 @@ def test_every_array_of_an_episode_is_in_the_page_and_no_other(name):
 
 
 def test_more_different_texts_than_two_bytes_can_number_fit_in_a_page():
-    one = of_words(2)
+    one = recordings.of_words(2)
     one.steps["text"] = np.arange(2 * 33_000).reshape(2, -1).astype(str)
     data = page_of(one).data(FACTS)
     numbers = unpacked(data["episodes"][0]["text"])
@@ -118,7 +110,7 @@ def test_more_different_texts_than_two_bytes_can_number_fit_in_a_page():
 
 
 def test_of_many_actions_the_best_are_in_the_page_and_the_one_taken():
-    one = of_many_actions(5)
+    one = recordings.of_many_actions(5)
     page = page_of(one, actions=[f"action {n}" for n in range(30)])
     (episode,) = page.data(FACTS)["episodes"]
     judged = one.details["probabilities"]
@@ -174,7 +166,7 @@ def test_attention_of_a_step_ends_with_itself_and_begins_with_the_episode():
 
 def test_the_saliency_of_a_step_goes_back_to_the_first_where_it_was_computed():
     page = page_of(recording(5))
-    page.add(recording(6, n_layers=0), saliency(4))  # of the first four steps
+    page.add(recording(6, n_layers=0), recordings.saliency(4))  # of the first four steps
     first, second = page.data(FACTS)["episodes"]
     assert unpacked(first["attention"]).shape == (2, 3, 15)
     assert "saliency" not in first

@@ -46,27 +46,15 @@ class GoldenHelm(LanguageMemoryAgent):
 def golden_agent(name, config, arrays):
     """Return an agent with the widths of the golden parameters and their values."""
     before = golden_data.parameters(arrays, "before.")
-    observation_space, action_space = spaces(
-        arrays["observations"].shape[2:], before["heads.actor.3.bias"].shape[0]
-    )
+    seen, n_actions = arrays["observations"].shape[2:], len(before["heads.actor.3.bias"])
     encoder = "query_encoder" if name == "helm" else "encoder"
-    width, channels = (
-        len(before[f"{encoder}.linear.bias"]),
-        tuple(len(before[f"{encoder}.convolutions.{layer}.bias"]) for layer in (0, 2)),
-    )
-    if name == "helm":
-        agent = GoldenHelm(
-            dataclasses.replace(config, observation_cache_mb=0, memory_width=width),
-            observation_space,
-            action_space,
-        )
-    else:
-        config = dataclasses.replace(config, memory_width=width)
-        kind = LstmAgent if name == "lstm" else CnnAgent
-        agent = kind(config, observation_space, action_space)
-    small = SmallImpalaCNN(observation_space.shape, width, channels)
-    setattr(agent, encoder, small)
-    agent.heads = ActorCritic(before["heads.actor.0.weight"].shape[1], int(action_space.n))
+    width = len(before[f"{encoder}.linear.bias"])
+    channels = tuple(len(before[f"{encoder}.convolutions.{layer}.bias"]) for layer in (0, 2))
+    config = dataclasses.replace(config, observation_cache_mb=0, memory_width=width)
+    kind = {"helm": GoldenHelm, "lstm": LstmAgent}.get(name, CnnAgent)
+    agent = kind(config, *spaces(seen, n_actions))
+    setattr(agent, encoder, SmallImpalaCNN(seen, width, channels))
+    agent.heads = ActorCritic(before["heads.actor.0.weight"].shape[1], n_actions)
     # The original's LSTM stands beside its encoder and heads.
     ours = {re.sub(r"^lstm\.", "memory.lstm.", name): value for name, value in before.items()}
     agent.load_state_dict(ours)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analysis.__main__ import main
 from analysis.probe import LOOKED_BACK, Line, Reading, points, read_out, recalled
-from envs import make_vector_env, t_maze, three_phases
+from envs import make_vector_env
 from envs.any_gymnasium import vector_of
 from envs.vector import NOT_SHOWN, cues_of
 from models import build_agent
@@ -25,7 +25,6 @@ from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 from utils.given_settings import load_config
 
-RIGHT = 0
 N_STEPS, WIDTH = 5, 8
 MAZE = {"env": "TMazePassive-v0", "length": 2}
 
@@ -104,40 +103,11 @@ VERDICTS = {  # by accuracy, score and chance
 @pytest.mark.parametrize("found", VERDICTS)
 def test_memory_and_use_are_told_apart_where_the_decision_is_due(found):
     accuracy, score, chance = found
-    readings = [
-        Reading(k, 400, each, each - 0.05, each + 0.05, 0.5, 0.5, 0.1)
-        for k, each in ((0, 1.0), (10, accuracy), (20, 0.5))
-    ]
+    read = ((0, 1.0), (10, accuracy), (20, 0.5))
+    readings = [Reading(k, 400, a, a - 0.05, a + 0.05, 0.5, 0.5, 0.1) for k, a in read]
     line = Line("task", "LSTM", "run", score, chance, horizon=11, readings=readings)
     assert line.verdict == VERDICTS[found]
     assert line.reach == (10 if accuracy > 0.75 else 0)
-
-
-def test_each_task_tells_what_it_shows_and_when():
-    maze = t_maze.TMazeVectorEnv(8, 0, length=3, oracle_distance=0)
-    shown = maze.reset()[0]
-    assert cues_of(maze).tolist() == (shown[:, 1] > 0).astype(int).tolist()
-    maze.step(np.full(8, RIGHT))
-    assert set(cues_of(maze).tolist()) == {NOT_SHOWN}
-
-    match = three_phases.VisualMatchVectorEnv(30, 0, length=2)
-    images = match.reset()[0]
-    for colour, image in zip(cues_of(match), images, strict=True):
-        own, others = image[colour], np.delete(image, colour, axis=0)
-        assert ((own == 255) & (others == 0).all(0)).any()
-
-    door = three_phases.KeyToDoorVectorEnv(2, 0, length=2)
-    door.reset()
-    for row, key_column in enumerate((5, 3)):  # the way up leads over the first
-        places = three_phases.APPLE_CELLS[:10], np.array([2, key_column]), np.array([4, 5])
-        door.begin_with(row, three_phases.KeyDraws(*places))
-    told = [cues_of(door).tolist()]
-    for _ in range(15):
-        match.step(np.zeros(30, int))
-        door.step(np.zeros(2, int))
-        told.append(cues_of(door).tolist())
-    assert set(cues_of(match).tolist()) == {NOT_SHOWN}
-    assert told == [[0, 0]] * 2 + [[1, 0]] * 13 + [[NOT_SHOWN, NOT_SHOWN]]
 
 
 def worlds(task, n_envs, drawn=True):
@@ -158,17 +128,6 @@ def test_cards_are_told_where_they_are_to_be_repeated(task):
         rewards.append(reward[0])
     assert set(rewards[:n_back]) <= {0}
     assert min(rewards[n_back:]) > 0, "the suit of so many cards ago is always right"
-    env.close()
-
-
-def test_the_object_of_minigrids_memory_is_told_while_it_is_seen():
-    env = worlds("MiniGrid-MemoryS7-v0", n_envs=6)
-    env.reset(seed=0)
-    rng, told = np.random.default_rng(0), set()
-    for _ in range(40):
-        told |= set(cues_of(env).tolist())
-        env.step(rng.integers(3, size=6))
-    assert told == {NOT_SHOWN, 0, 1}
     env.close()
 
 

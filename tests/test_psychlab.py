@@ -17,11 +17,8 @@ def make(n_envs=1, seed=0):
 
 def test_the_actions_are_the_first_eleven_of_the_publication(lab):
     assert ACTIONS.shape == (11, 7)
-    assert ACTIONS[[0, 2, 8]].tolist() == [
-        [0, 0, 0, 1, 0, 0, 0],
-        [0, 0, -1, 0, 0, 0, 0],
-        [0, 10, 0, 0, 0, 0, 0],
-    ]
+    assert (ACTIONS[[0, 2, 8]] != 0).sum() == 3
+    assert (ACTIONS[0, 3], ACTIONS[2, 2], ACTIONS[8, 1]) == (1, -1, 10)
     assert ACTIONS[[4, 6], 0].tolist() == [-10, -60]
     for one, other in ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9)):
         np.testing.assert_array_equal(ACTIONS[one], -ACTIONS[other])

@@ -299,9 +299,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("program", "arguments", "line"), MISTAKES)
-def test_a_mistake_gets_one_line_and_nothing_is_written(
-    program, arguments, line, run, hub, monkeypatch, capsys
-):
+def test_a_mistake_gets_one_line(program, arguments, line, run, hub, monkeypatch, capsys):
     hub.repositories[FOREIGN] = foreign_repository(run)
     evaluated(run)
     Path("empty").mkdir()

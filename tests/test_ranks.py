@@ -121,9 +121,7 @@ def plain_step(ranks, optimizer, parameters, max_norm):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["statistics", "DQN", "ELLM"])
-def test_all_ranks_stop_after_the_same_update_and_go_on_exactly(
-    name, in_empty_folder, monkeypatch, capsys
-):
+def test_all_ranks_stop_together_and_go_on_exactly(name, in_empty_folder, monkeypatch, capsys):
     def run(arguments, rank, number=None):
         if number is not None and rank == 1:
             signal_at(monkeypatch, number, at=23)

@@ -10,7 +10,7 @@ import main as main_program
 from analysis import __main__ as analysis
 from models.language.files import find_model
 from tests.agents import small_config
-from tests.published_models import tiny_bert_folder
+from tests.published_models import tiny_model_folder
 from utils.errors import UserError
 from utils.files import atomic_write
 from utils.run_folder import create_run_folder
@@ -70,8 +70,8 @@ def test_what_is_written_never_follows_a_link(existing, in_empty_folder):
 
 @pytest.mark.parametrize("name", ["../other/model.safetensors", "/etc/hostname", "a/b.bin", 3, [1]])
 def test_an_index_of_weights_stays_in_its_folder(name, tmp_path):
-    folder = tiny_bert_folder(tmp_path / "model")
-    tiny_bert_folder(tmp_path / "other")
+    folder = tiny_model_folder(tmp_path / "model", "bert")
+    tiny_model_folder(tmp_path / "other", "bert")
     (folder / "model.safetensors").unlink()
     index = {"weight_map": {"embeddings.word_embeddings.weight": name}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

@@ -19,11 +19,9 @@ def numbered_rollout(n_steps=4, n_envs=3, keeps_following=False):
         numbers = torch.arange(n_envs) * n_steps + t
         step = Step(numbers, numbers[:, None].float(), nothing, nothing)
         observations = numbers.byte()[:, None, None, None].expand(n_envs, 1, 2, 2)
-        seen = percept(observations, nowhere)
-        after = percept(observations + 100, nowhere)
-        rollout.store(
-            Transition(seen, step, nothing, nowhere, nowhere, after, seen, memory=None, info={})
-        )
+        seen, after = (percept(observations + n, nowhere) for n in (0, 100))
+        ended = nothing, nowhere, nowhere
+        rollout.store(Transition(seen, step, *ended, after, seen, memory=None, info={}))
     return rollout
 
 

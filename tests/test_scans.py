@@ -49,11 +49,7 @@ def lru(cell, x, h):
 
 
 def ffm(cell, x, state):
-    decay = torch.exp(
-        torch.complex(
-            -cell.alpha.abs()[:, None] + 0 * cell.omega, cell.omega + 0 * cell.alpha[:, None]
-        )
-    )
+    decay = torch.exp(-cell.alpha.abs()[:, None] + 1j * cell.omega)
     for x_t in x:
         new, gate, skip, out = cell.enter(x_t).split([32, 32, WIDTH, WIDTH])
         state = decay * state + (new * torch.sigmoid(gate))[:, None]
@@ -90,17 +86,14 @@ def test_a_cell_gives_the_numbers_of_its_equations_from_any_state(kind, n_steps,
     found = cell.unroll(x, is_first, before)[:, 0]
     parts = x[:, 0].tensor_split(starts)
     states = [before[0], *[torch.zeros_like(before[0])] * len(starts)]
-    expected = [
-        by_equations(cell, *each) for each in zip(parts, states, strict=True) if len(each[0])
-    ]
-    torch.testing.assert_close(found, torch.cat(expected), atol=1e-7, rtol=1e-7)
+    episodes = [each for each in zip(parts, states, strict=True) if len(each[0])]
+    expected = torch.cat([by_equations(cell, *each) for each in episodes])
+    torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-7)
 
 
 @few
 @given(n_steps=st.integers(1, 50), is_complex=st.booleans(), is_shared=st.booleans())
-def test_the_recurrence_in_chunks_is_the_loop_and_so_are_its_gradients(
-    n_steps, is_complex, is_shared
-):
+def test_the_recurrence_in_chunks_is_the_loop_with_its_gradients(n_steps, is_complex, is_shared):
     dtype = torch.complex128 if is_complex else torch.float64
     shapes = (n_steps, N_ENVS, 1 if is_shared else 4), (n_steps, N_ENVS, 4), (N_ENVS, 4)
     decays, inputs, initial = (torch.randn(shape, dtype=dtype) for shape in shapes)

@@ -82,9 +82,8 @@ class FakeRuns:
         first = text.count("\n")
         rows = range(first, min(first + self.rows_a_look, 11))
         values = ["" if row == 1 else final_return(job.run.config) * row / 10 for row in rows]
-        path.write_text(
-            text + "".join(f"{n * STEP},{v},50\n" for n, v in zip(rows, values, strict=True))
-        )
+        lines = [f"{row * STEP},{v},50\n" for row, v in zip(rows, values, strict=True)]
+        path.write_text(text + "".join(lines))
         job.log.write_text(f"{path.read_text().count(',')} rows")
         if rows[-1] < 10:
             return None
@@ -163,9 +162,7 @@ def test_the_same_seed_tries_the_same_values_and_another_others(search):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("looks", "n_written"), [(1, 0), (5, 0), (12, 0), (99, 9), (99, 31)])
-def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(
-    looks, n_written, search, monkeypatch
-):
+def test_a_search_that_is_killed_goes_on_as_if_it_were_not(looks, n_written, search, monkeypatch):
     """Killed between two looks at its runs, or within a trial's values or result."""
     assert search(11, "--name", "whole")[0] == 0
     runs, write, written = FakeRuns(), JournalFileBackend.append_logs, itertools.count(1)
@@ -302,11 +299,8 @@ def test_ranges_stand_next_to_what_is_fixed(in_empty_folder):
     values |= {"gamma": 0.9, "n_envs": {"low": 1, "high": 2}}
     path.write_text(json.dumps(values))
     space = read_space(path, ['learning_rate={"low": 1e-5, "high": 1e-3, "log": true}', "n_envs=4"])
-    assert space.dimensions == {
-        "model": Choices(("LSTM", "GPT")),
-        "memory_layers": Range(1, 4),
-        "learning_rate": Range(1e-5, 1e-3, log=True),
-    }
+    ranges = {"memory_layers": Range(1, 4), "learning_rate": Range(1e-5, 1e-3, log=True)}
+    assert space.dimensions == {"model": Choices(("LSTM", "GPT"))} | ranges
     config = space.config({"model": "GPT", "memory_layers": 2, "learning_rate": 3e-5})
     assert (config.model, config.gamma, config.n_envs) == ("GPT", 0.9, 4)
     assert (config.memory_layers, config.learning_rate) == (2, 3e-5)

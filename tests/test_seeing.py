@@ -10,9 +10,7 @@ from models.language.load import load_language_model
 from models.memories import NoMemory
 from models.observations import AgentInput, Observations
 from tests.agents import BY_PPO, small_config
-from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.tiny_clip import tiny_settings
-from tests.tiny_decoders import tiny_decoder_folder
 from trainers.evaluation import recorded_input, saliency
 
 N_ENVS, N_STEPS = 2, 6
@@ -148,14 +146,8 @@ def test_the_value_depends_on_earlier_observations_where_there_is_a_memory(algor
 
 
 @pytest.mark.parametrize("name", ["bert", "transfo-xl", "mamba", "llama", "gpt2"])
-def test_gradients_through_a_frozen_memory_are_those_of_its_steps(tmp_path, name):
-    if name == "transfo-xl":
-        folder = TRANSFORMER_XL
-    else:
-        folder = (
-            tiny_bert_folder(tmp_path) if name == "bert" else tiny_decoder_folder(tmp_path, name)
-        )
-    model = load_language_model(folder, mem_len=7)
+def test_gradients_through_a_frozen_memory_are_those_of_its_steps(decoders, name):
+    model = load_language_model(decoders[name], mem_len=7)
     generator = torch.Generator().manual_seed(0)
     tokens, towards = torch.randn(2, 5, model.width, generator=generator)
 

@@ -18,8 +18,9 @@ from tests.bad_inputs.test_fuzz import odd_values
 from tests.echo import EchoSettings
 from trainers.build import LEARNERS
 from trainers.ppo import PPO, PpoSettings
-from utils import given_settings, settings
+from utils import settings
 from utils.errors import UserError
+from utils.given_settings import config_from_dict, default_settings, describe_settings, load_config
 
 
 def settings_file(folder, **values):
@@ -34,16 +35,12 @@ ROOT = Path(__file__).parent.parent
 def test_config_json_shows_the_defaults():
     """Where it does not: python main.py --print-config > config.json."""
     shown = json.loads((ROOT / "config.json").read_text())
-    assert (
-        shown
-        == given_settings.default_settings()
-        == dataclasses.asdict(given_settings.load_config())
-    )
+    assert shown == default_settings() == dataclasses.asdict(load_config())
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_path):
     path = settings_file(tmp_path, learning_rate=0.5, ent_coef=0.25)
-    config = given_settings.load_config(path, ["learning_rate=0.125"])
+    config = load_config(path, ["learning_rate=0.125"])
     assert (config.learning_rate, config.ent_coef, config.gamma) == (0.125, 0.25, 0.99)
 
 
@@ -55,7 +52,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_p
     ],
 )
 def test_texts_are_read_by_the_fields_type(text, value):
-    found = getattr(given_settings.load_config(overrides=[text]), text.split("=")[0])
+    found = getattr(load_config(overrides=[text]), text.split("=")[0])
     assert (found, type(found)) == (value, type(value))
 
 
@@ -68,7 +65,7 @@ def test_a_value_is_taken_as_its_settings_type_or_refused_by_its_name(name, valu
         for given in ({"file": file.name}, {"overrides": [f"{name}={value}"]}):
             told = []
             try:
-                found = getattr(given_settings.load_config(**given), name)
+                found = getattr(load_config(**given), name)
             except UserError as error:
                 told = error.lines
             assert all(name in line for line in told)
@@ -85,36 +82,36 @@ def test_numbers_beyond_the_bounds_of_a_setting_are_refused():
         if {int, float} & set(each.kinds):
             for beyond in (each.metadata["low"] - 1, 2 * each.metadata["high"] + 1):
                 with pytest.raises(UserError, match=f"{name}: .*out of range"):
-                    given_settings.load_config(overrides=[f"{name}={beyond}"])
+                    load_config(overrides=[f"{name}={beyond}"])
 
 
 def test_stored_settings_come_back_as_those_of_a_run_also_where_later_ones_are_missing():
-    config = given_settings.load_config(overrides=["gamma=0.5"])
+    config = load_config(overrides=["gamma=0.5"])
     assert config.part(PpoSettings).gamma == 0.5
     assert pickle.loads(pickle.dumps(config)) == config  # in another process
     stored = dataclasses.asdict(config)
-    assert given_settings.config_from_dict(stored, "checkpoint") == config
+    assert config_from_dict(stored, "checkpoint") == config
     for later in ("algorithm", "memory_width", "memory_positions"):
         del stored[later]
-    assert given_settings.config_from_dict(stored, "checkpoint") == config
+    assert config_from_dict(stored, "checkpoint") == config
     del stored["seed"]
     with pytest.raises(UserError, match="checkpoint: setting 'seed' is missing"):
-        given_settings.config_from_dict(stored, "checkpoint")
+        config_from_dict(stored, "checkpoint")
     with pytest.raises(TypeError, match="has no settings of EchoSettings"):
         config.part(EchoSettings)
 
 
 def test_the_help_lists_every_setting_once_under_the_part_that_reads_it():
-    text = given_settings.describe_settings("all")
+    text = describe_settings("all")
     for name, each in settings.all_settings().items():
         assert text.count(f"\n  {name} (") == 1
         assert each.metadata["help"] in text
     assert "\ntrained memory (read by LSTM, GRU, " in text
-    assert "trained memory" in given_settings.describe_settings().replace("\n", " ")
-    of_ppo = given_settings.describe_settings("PPO")
+    assert "trained memory" in describe_settings().replace("\n", " ")
+    of_ppo = describe_settings("PPO")
     assert ("beta (" in of_ppo, "\n  n_epochs (" in of_ppo) == (False, True)
     with pytest.raises(UserError, match=r"no such part\. Did you mean 'PPO'\?"):
-        given_settings.describe_settings("PPOO")
+        describe_settings("PPOO")
 
 
 UNREAD = {
@@ -129,46 +126,42 @@ UNREAD = {
 @pytest.mark.parametrize("texts", UNREAD)
 def test_a_setting_that_nothing_chosen_reads_is_refused_with_its_readers(texts):
     with pytest.raises(UserError) as error:
-        given_settings.load_config(overrides=texts.split())
+        load_config(overrides=texts.split())
     (line,) = error.value.lines
     assert UNREAD[texts] in line
 
 
 def test_another_model_leaves_out_what_the_files_own_reads_and_says_so(tmp_path, caplog):
     path = settings_file(tmp_path, model="SHELM", topk=2, n_envs=4)
-    config = given_settings.load_config(path, ["model=CNN-PPO"])
+    config = load_config(path, ["model=CNN-PPO"])
     assert (config.model, config.n_envs) == ("CNN-PPO", 4)
     assert caplog.messages == ["CNN-PPO does not read topk of the file"]
     mixed = settings_file(tmp_path, model="CNN-PPO", topk=2)
     for file, words in ((path, ["model=CNN-PPO", "topk=3"]), (mixed, [])):
         with pytest.raises(UserError, match="topk is read by SHELM, and this is CNN-PPO"):
-            given_settings.load_config(file, words)
-    assert given_settings.load_config(mixed, ["model=SHELM"]).topk == 2
+            load_config(file, words)
+    assert load_config(mixed, ["model=SHELM"]).topk == 2
 
 
 def test_a_file_with_every_setting_is_taken_for_any_model(tmp_path):
-    whole = dataclasses.asdict(given_settings.load_config(overrides=["beta=7"])) | {"n_batches": 7}
+    whole = dataclasses.asdict(load_config(overrides=["beta=7"])) | {"n_batches": 7}
     path = settings_file(tmp_path, **whole)
-    config = given_settings.load_config(
-        path, ["model=CNN", "algorithm=DQN"]
-    )  # n_batches is for PPO to check
+    config = load_config(path, ["model=CNN", "algorithm=DQN"])  # n_batches is for PPO to check
     assert (config.model, config.beta, config.n_batches) == ("CNN", 7, 7)
     with pytest.raises(UserError, match="beta is read by HELM"):
-        given_settings.load_config(path, ["model=CNN", "algorithm=DQN", "beta=8"])
+        load_config(path, ["model=CNN", "algorithm=DQN", "beta=8"])
 
 
 def test_sequences_need_no_equal_minibatches():
     for model in ("Impala-PPO", "LSTM", "GPT"):
-        assert (
-            given_settings.load_config(overrides=[f"model={model}", "n_batches=7"]).n_batches == 7
-        )
+        assert load_config(overrides=[f"model={model}", "n_batches=7"]).n_batches == 7
 
 
 def test_a_published_name_is_a_model_and_an_algorithm():
     for name, (model, algorithm) in models.PUBLISHED.items():
         assert agent_class(name) is agent_class(model)
         assert LEARNERS.find(algorithm) is PPO
-        assert given_settings.load_config(overrides=[f"model={name}"]).model == name
+        assert load_config(overrides=[f"model={name}"]).model == name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,14 +176,13 @@ def test_a_setting_of_two_parts_must_be_declared_alike():
 
 def test_earlier_names_are_understood_and_told(tmp_path, caplog):
     path = settings_file(tmp_path, algorithm="NStepDQN", model="ELLM", missions=True)
-    config = dataclasses.asdict(
-        given_settings.load_config(path, ["env=BabyAI-GoToRedBall-v0", "warmup_steps=7"])
-    )
+    words = ["env=BabyAI-GoToRedBall-v0", "warmup_steps=7"]
+    config = dataclasses.asdict(load_config(path, words))
     assert (config["algorithm"], config["minigrid_missions"]) == ("EllmDQN", True)
     assert config["learning_starts"] == 7
     assert "--var warmup_steps=7: warmup_steps=7 is learning_starts=7 now" in caplog.messages
     del config["learning_starts"]
-    stored = given_settings.config_from_dict(config | {"warmup_steps": 9}, "a run")
+    stored = config_from_dict(config | {"warmup_steps": 9}, "a run")
     assert dataclasses.asdict(stored)["learning_starts"] == 9
 
 
@@ -200,20 +192,18 @@ def test_earlier_names_are_understood_and_told(tmp_path, caplog):
 )
 def test_null_on_the_command_line_is_no_text_where_a_text_may_be_missing(name, reader):
     for text, value in (("null", None), ("./null", "./null")):
-        assert (
-            getattr(given_settings.load_config(overrides=[reader, f"{name}={text}"]), name) == value
-        )
+        assert getattr(load_config(overrides=[reader, f"{name}={text}"]), name) == value
 
 
 def test_a_pipe_gives_settings_and_keeps_nobody_waiting(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(UserError, match="a pipe without a writer"):
-        given_settings.load_config(pipe)
+        load_config(pipe)
     with subprocess.Popen(["sh", "-c", f"exec > {pipe}; sleep 0.3; echo '{{\"gamma\": 0.5}}'"]):
         while True:  # until the other end is open
             with suppress(UserError):
-                assert given_settings.load_config(pipe).gamma == 0.5
+                assert load_config(pipe).gamma == 0.5
                 break
 
 
@@ -221,17 +211,17 @@ def test_settings_without_end_are_refused(tmp_path):
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate(2**40)  # nothing of it is on the disk
     with pytest.raises(UserError, match="more than 16,777,216 bytes"):
-        given_settings.load_config(tmp_path / "large.json")
+        load_config(tmp_path / "large.json")
 
 
 @pytest.mark.slow
 def test_of_a_hundred_thousand_unknown_keys_a_few_are_told(tmp_path):
     path = settings_file(tmp_path, **{f"learning_rat{n}": 1 for n in range(100_000)}, n_envs="many")
     with pytest.raises(UserError) as caught:
-        given_settings.load_config(path)
+        load_config(path)
     assert caught.value.lines[0] == f'{path}: n_envs: "many" is not a whole number'
     assert "Did you mean 'learning_rate'?" in caught.value.lines[1]
     assert caught.value.lines[-1] == f"{path}: 99,990 more unknown keys"
     path.write_text(path.read_text()[:-1] + ', "learning_rat0": 2}')
     with pytest.raises(UserError, match="'learning_rat0' is given twice"):
-        given_settings.load_config(path)
+        load_config(path)

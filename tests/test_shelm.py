@@ -7,7 +7,7 @@ from models.caching import to_float01
 from models.helm import Shelm
 from models.word_embeddings import PromptEmbeddings
 from tests.agents import percept, random_images, small_config, spaces
-from tests.published_models import tiny_bert_folder
+from tests.published_models import tiny_model_folder
 from tests.test_observation_to_language import plain_retrieval
 from tests.tiny_clip import tiny_clip, tiny_embeddings, tiny_encoder, tiny_settings
 from utils.errors import UserError
@@ -60,7 +60,6 @@ MISTAKES = {
     ("mem_len", 1): "mem_len: 1 is below the 2 tokens of a step (topk)",
     ("topk", 400): "topk: 400 is more than the",
     ("embeddings", None): "data/tiny-vit_transfo_xl_k1_minigrid.npz is missing. Run: python",
-    ("clip_encoder", "tiny-vat"): "'tiny-vat' is unknown. Did you mean 'tiny-vit'?",
     ("n_layer", 9): "n_layer: 9 is more than the 3 layers",
     ("language_model", "bert"): "topk: 13 is more than the 12 positions of",
 }
@@ -70,7 +69,7 @@ MISTAKES = {
 def test_a_mistake_is_told_before_anything_is_loaded(name, value, in_empty_folder):
     changes = {name: value}
     if value == "bert":
-        changes = {name: str(tiny_bert_folder(in_empty_folder / "bert")), "topk": 13}
+        changes = {name: str(tiny_model_folder(in_empty_folder / "bert", "bert")), "topk": 13}
     with pytest.raises(UserError) as caught:
         Shelm.check(shelm_config(**changes))
     assert any(MISTAKES[name, value] in line for line in caught.value.lines)

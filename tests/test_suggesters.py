@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from models.language import generation
 from rewards.suggesters import language_model
 from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest
+from rewards.suggesters.language_model import LanguageModelSuggester, LanguageModelSuggesterSettings
 from rewards.suggesters.rules import TextState
+from tests.bad_inputs.harness import in_one_line
 from tests.golden_data import GOLDEN
+from tests.published_models import write_decoder
 from tests.test_answer_cache import n_kept
-from tests.tiny_decoders import write_decoder
-from utils.errors import RunError, UserError
+from utils.errors import RunError
 from utils.settings import declared
 
 ANSWERS = json.loads((GOLDEN / "ellm" / "lm_answers.json").read_text())
@@ -46,9 +48,8 @@ class Answering(language_model.PromptedSuggester):
 
     def ask(self, questions):
         self.n_asked += len(questions)
-        return [
-            None if self.answer is None else Completion(self.answer, 7, 0.25) for _ in questions
-        ]
+        answer = None if self.answer is None else Completion(self.answer, 7, 0.25)
+        return [answer] * len(questions)
 
 
 @pytest.fixture
@@ -105,11 +106,8 @@ def test_lists_of_chat_models_are_read(answer):
 @given(st.lists(st.text("abc ", min_size=1).filter(str.strip), min_size=1))
 def test_a_plain_list_is_read_as_in_the_original(goals):
     answer = "\n".join(f"- {goal}." for goal in goals)
-    assert (
-        language_model.listed_goals(answer)
-        == language_model.goals_of(answer)
-        == [goal.strip() for goal in goals]
-    )
+    for read in (language_model.listed_goals, language_model.goals_of):
+        assert read(answer) == [goal.strip() for goal in goals]
 
 
 class Slow(Answering):
@@ -171,27 +169,21 @@ def test_a_model_is_told_what_the_original_tells_it():
     for row in STEPS:
         situation = TextState(row["scene"], row["inventory_text"], row["status_text"], {})
         assert language_model.lm_sentence(situation) == row["lm_sentence"]
-        assert language_model.question(situation).startswith(language_model.INSTRUCTION)
-        assert language_model.question(situation).endswith(
-            f"{row['lm_sentence']} What do you do?\n"
-        )
+        asked = language_model.question(situation)
+        assert asked.startswith(language_model.INSTRUCTION)
+        assert asked.endswith(f"{row['lm_sentence']} What do you do?\n")
 
 
 def test_candidates_are_actions_with_what_is_seen_held_or_felt():
     assert language_model.candidates(ACTIONS, FIELD) == ["chop tree", "eat cow", "attack cow"]
     sleepy = FIELD._replace(status="you feel sleepy.")
-    assert language_model.candidates(ACTIONS, sleepy) == [
-        "sleep",
-        "chop tree",
-        "eat cow",
-        "attack cow",
-    ]
+    found = language_model.candidates(ACTIONS, sleepy)
+    assert found == ["sleep", "chop tree", "eat cow", "attack cow"]
     held = "you have in your inventory coal, wood_pickaxe."
     holding = TextState("you see .", held, "", {"coal": 1})
     names = (*ACTIONS, "make wood pickaxe", "chop wood pickaxe", "attack zombie")
-    assert language_model.candidates(names, holding) == [
-        *("mine coal", "make table", "make wood pickaxe", "chop wood pickaxe")
-    ]
+    found = language_model.candidates(names, holding)
+    assert found == ["mine coal", "make table", "make wood pickaxe", "chop wood pickaxe"]
     assert language_model.bullet("chop tree") == " Chop tree"
 
 
@@ -203,10 +195,8 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def suggester(folder, cache):
     def make(**changes):
-        config = settings(
-            language_model.LanguageModelSuggesterSettings, suggester_model=str(folder), **changes
-        )
-        return language_model.LanguageModelSuggester(config, ACTIONS, cache)
+        config = settings(LanguageModelSuggesterSettings, suggester_model=str(folder), **changes)
+        return LanguageModelSuggester(config, ACTIONS, cache)
 
     return make
 
@@ -216,9 +206,8 @@ def test_scoring_suggests_the_likeliest_phrases_of_what_is_seen(suggester):
     (goals,) = found.suggest([FIELD])
     model = generation.load_text_model(found.config.suggester_model)
     names = ["chop tree", "eat cow", "attack cow"]
-    scores = model.phrase_log_probabilities(
-        language_model.question(FIELD) + "-", [language_model.bullet(n) for n in names]
-    )
+    asked, phrases = f"{language_model.question(FIELD)}-", map(language_model.bullet, names)
+    scores = model.phrase_log_probabilities(asked, [*phrases])
     assert goals == sorted(names, key=lambda n: -scores[names.index(n)])[:2]
     assert found.counts["tokens"] > 0
 
@@ -249,10 +238,9 @@ def test_writing_gives_all_new_situations_at_once_to_the_model(suggester, monkey
 
 
 def configured(action_names=ACTIONS, **changes):
-    config = settings(language_model.LanguageModelSuggesterSettings, **changes)
-    return language_model.LanguageModelSuggester.configured(
-        SimpleNamespace(part=lambda _: config, env="Some-v0"), action_names
-    )
+    given = settings(LanguageModelSuggesterSettings, **changes)
+    config = SimpleNamespace(part=lambda _: given, env="Some-v0")
+    return LanguageModelSuggester.configured(config, action_names)
 
 
 BAD = {
@@ -269,9 +257,8 @@ BAD = {
 def test_a_bad_setting_is_one_line(folder, in_empty_folder, name):
     (in_empty_folder / "file").write_text("no database, only some text " * 99)
     changes, line = BAD[name]
-    with pytest.raises(UserError, match=line) as caught:
+    with in_one_line(line):
         configured(**{"suggester_model": str(folder)} | changes)
-    assert len(caught.value.lines) == 1
     assert [path.name for path in in_empty_folder.iterdir()] == ["file"]
 
 

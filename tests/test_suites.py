@@ -1,6 +1,5 @@
 """Training and evaluation through the command lines: every agent, every suite."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -51,10 +50,4 @@ def test_an_agent_is_trained_and_played(name, task, in_empty_folder, lab, reques
     if name == "SHELM":
         assert arrays["words"].shape == arrays["similarities"].shape == (length, 2)
         assert (np.diff(arrays["similarities"]) <= 0).all()
-    if task in CRAFTER:
-        with (folder / "metrics.csv").open(newline="") as file:
-            (row,) = csv.DictReader(file)
-        assert float(row["rollout/length_mean"]) == length == 4
-        mean = sum(float(row[name]) for name in row if name.startswith("achievements/"))
-        assert float(row["rollout/achievements_mean"]) == pytest.approx(mean)
-        assert float(row["rollout/achievements_total"]) >= mean
+    assert task not in CRAFTER or length == 4

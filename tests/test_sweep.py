@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,12 +83,8 @@ def test_the_same_command_again_does_only_what_is_missing_and_draws_all_runs(swe
 
 
 def test_an_interrupted_sweep_says_what_to_type(swept, monkeypatch, capsys):
-    class Interrupted:
-        stop = sweep_program.signal.SIGINT
-
-    monkeypatch.setattr(
-        sweep_program, "Interruption", lambda doing: contextlib.nullcontext(Interrupted())
-    )
+    interrupted = contextlib.nullcontext(SimpleNamespace(stop=sweep_program.signal.SIGINT))
+    monkeypatch.setattr(sweep_program, "Interruption", lambda doing: interrupted)
     status, _, drawn = swept({}, "--seeds", "2")
     assert status == 130
     command = "--config tiny.json --var model=CNN-PPO --var env=RandomMaze-v0 --seeds 2"

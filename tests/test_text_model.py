@@ -6,7 +6,7 @@ import torch
 from benchmarks.language_models import PlainTextModel
 from models.language.files import find_model
 from models.language.generation import TextModel, Writing
-from tests.tiny_decoders import DECODERS, N_POSITIONS
+from tests.published_models import DECODERS, N_POSITIONS
 from utils.errors import UserError
 
 SHARED = " word1 word2 word3"

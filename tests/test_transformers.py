@@ -1,14 +1,14 @@
-"""Transformer-XL against its original, BERT against the transformers library."""
+"""Transformer-XL against its original; other encoders than BERT."""
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from benchmarks.language_models import PlainTransformerXL
 from models.language.files import find_model
 from models.language.load import describe_language_model, load_language_model
-from tests.published_models import GOLDEN, TRANSFORMER_XL, tiny_bert_folder
-from tests.tiny_decoders import WORDS
+from tests.published_models import GOLDEN, N_POSITIONS, TRANSFORMER_XL, WORDS, tiny_model_folder
 from tests.token_streams import play, stream
 
 
@@ -74,69 +74,6 @@ def test_fewer_layers_are_the_first_ones():
     assert torch.equal(shallow[0], whole.attention(tokens[-1], memory, is_first[-1])[0])
 
 
-N_ENVS = 2
-N_POSITIONS = 12
-
-
-ENCODERS = ["bert", "roberta", "distilbert"]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tiny_bert_folder(tmp_path, n_positions=N_POSITIONS)
-
-
-def library_hidden(folder, tokens, visible):
-    """Return the transformers library's hidden states of a whole episode.
-
-    Args:
-        tokens: One episode per environment.  [N, T, D]
-        visible: The tokens each token may see.  [T, T]
-    """
-    from transformers import AutoModel
-
-    bert = AutoModel.from_pretrained(folder, attn_implementation="eager")
-    mask = torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
-    positions = torch.arange(tokens.shape[1]).clamp(max=N_POSITIONS - 1)
-    if bert.config.model_type == "roberta":
-        positions += bert.config.pad_token_id + 1
-    with torch.no_grad():
-        return bert.eval()(
-            inputs_embeds=tokens,
-            attention_mask=mask.expand(len(tokens), 1, *visible.shape),
-            position_ids=positions[None],
-        ).last_hidden_state
-
-
-def read(model, tokens, n_new=1):
-    """Return the hidden states [N, T/K, D] of an episode fed K tokens at a time."""
-    memory = model.initial_memory(N_ENVS)
-    is_first = torch.zeros(N_ENVS, dtype=torch.bool)
-    calls = tokens.split(n_new, dim=1)
-    return torch.stack([model.step(call, memory, is_first) for call in calls], dim=1)
-
-
-def episode(n_tokens):
-    return torch.randn(N_ENVS, n_tokens, 24, generator=torch.Generator().manual_seed(2))
-
-
-@pytest.mark.quick("4-2-bert", "30-1-roberta")
-@pytest.mark.parametrize("name", ENCODERS)
-@pytest.mark.parametrize(("mem_len", "n_new"), [(4, 1), (4, 2), (4, 3), (11, 2), (11, 3), (30, 1)])
-def test_the_oldest_tokens_leave_the_window(name, folder, decoders, mem_len, n_new):
-    folder = decoders.get(name, folder)
-    n_tokens = 36
-    tokens = episode(n_tokens)
-    window = min(mem_len + n_new, N_POSITIONS)
-    last_of_call = torch.arange(n_tokens) // n_new * n_new + n_new - 1
-    oldest = last_of_call - window + 1
-    columns = torch.arange(n_tokens)
-    visible = (columns >= oldest[:, None]) & (columns <= columns[:, None])
-    expected = library_hidden(folder, tokens, visible)
-    found = read(load_language_model(folder, mem_len=mem_len), tokens, n_new)
-    torch.testing.assert_close(found, expected[:, n_new - 1 :: n_new], atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("name", ["roberta", "distilbert"])
 def test_other_encoders_are_described_and_tell_their_words(name, decoders):
     assert describe_language_model(decoders[name]) == (name, 2, 24, len(WORDS), N_POSITIONS)
@@ -146,16 +83,16 @@ def test_other_encoders_are_described_and_tell_their_words(name, decoders):
     torch.testing.assert_close(model.read_text(" word0 word5"), model.embed(torch.tensor([3, 8])))
 
 
-def test_old_names_of_the_normalisation_are_understood(folder):
-    from safetensors.torch import load_file
-
-    tokens = episode(4)
-    expected = read(load_language_model(folder), tokens)
-    old = {
-        f"bert.{name.replace('Norm.weight', 'Norm.gamma').replace('Norm.bias', 'Norm.beta')}": each
-        for name, each in load_file(folder / "model.safetensors").items()
-    }
+def test_old_names_of_the_normalisation_are_understood(tmp_path):
+    folder = tiny_model_folder(tmp_path, "bert")
+    model = load_language_model(folder)
+    tokens, is_first = stream(model, 4)
+    expected = play(model, model.initial_memory(3), tokens, is_first)
+    old = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        name = name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+        old[f"bert.{name}"] = tensor
     (folder / "model.safetensors").unlink()
     torch.save(old, folder / "pytorch_model.bin")
-    found = read(load_language_model(folder), tokens)
+    found = play(load_language_model(folder), model.initial_memory(3), tokens, is_first)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

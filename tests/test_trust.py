@@ -69,9 +69,7 @@ def unfinished(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("goal_conditioned", ["false", "true"])
-def test_playing_asks_no_server_unless_the_command_line_names_one(
-    goal_conditioned, in_empty_folder, server, capsys
-):
+def test_playing_asks_no_server_by_itself(goal_conditioned, in_empty_folder, server, capsys):
     cache = {"suggester_cache": Path("own.sqlite").resolve(), "goal_conditioned": goal_conditioned}
     asked = TINY | WORLD | SERVED | cache | {"suggester_url": server.url}
     asking = train("CNN", "received", **asked)
@@ -96,9 +94,7 @@ def test_a_setting_under_its_earlier_name_is_signed_as_well(in_empty_folder, cap
 
 
 @pytest.mark.slow
-def test_a_received_run_contacts_nobody_and_says_whom_it_would(
-    asking, server, somebody_else, capsys
-):
+def test_a_received_run_contacts_nobody_and_says_where(asking, server, somebody_else, capsys):
     stolen = {"suggester_key_variable": "AWS_SECRET_ACCESS_KEY", "suggester_cache": "theirs.sqlite"}
     rewrite(asking, stolen)
     unfinished(asking)
@@ -139,11 +135,8 @@ def test_the_variable_of_a_key_is_typed(in_empty_folder, server, capsys):
 
 
 def test_every_text_among_the_settings_is_safe_or_listed():
-    texts = {
-        name
-        for name, each in all_settings().items()
-        if {str, dict}.intersection(each.kinds) and each.metadata["choices"] is None
-    }
+    free = {name: each for name, each in all_settings().items() if not each.metadata["choices"]}
+    texts = {name for name, each in free.items() if {str, dict}.intersection(each.kinds)}
     assert texts - outside_settings().keys() == LISTED_ELSEWHERE
 
 

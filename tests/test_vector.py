@@ -1,7 +1,5 @@
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from envs import vector
 from envs.episodes import episode_seed
@@ -101,13 +99,3 @@ def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
     assert second["_episode"].tolist() == [True, True]
     assert second["episode"]["r"].tolist() == [2, 30]
     assert second["episode"]["l"].tolist() == [1, 2]
-
-
-def test_environments_that_cannot_be_played_again_say_so():
-    env = SyncVectorEnv(
-        [lambda: gymnasium.make("CartPole-v1")], autoreset_mode=AutoresetMode.SAME_STEP
-    )
-    counted = EpisodeStatistics(env, "CartPole-v1")
-    counted.reset(seed=0)
-    assert counted.state_dict() == {"resumable": False}
-    assert not counted.load_state_dict(counted.state_dict())

@@ -9,19 +9,9 @@ import torch
 
 import main as main_program
 from main import build_run
+from tests import runs
 from tests.bad_inputs.harness import refused
-from tests.runs import (
-    CNN,
-    LSTM,
-    PPO,
-    REPLAY,
-    folder_of,
-    resume,
-    same,
-    signal_at,
-    train_row,
-    words_of,
-)
+from tests.runs import CNN, LSTM, PPO, REPLAY, folder_of, resume, same, signal_at
 from tests.test_resume import command
 from trainers.checkpoint import LAST, UNWRITTEN, WarmStart, load_checkpoint, save_checkpoint
 from trainers.ranks import Ranks
@@ -66,7 +56,7 @@ def test_the_folder_says_what_it_began_with(first):
 
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
 def test_target_networks_are_copies_of_what_a_run_begins_with(algorithm, in_empty_folder):
-    first = train_row("first", REPLAY | LSTM | {"algorithm": algorithm, "n_steps": 60})
+    first = runs.train_row("first", REPLAY | LSTM | {"algorithm": algorithm, "n_steps": 60})
     start = WarmStart.named(first / LAST)
     with build_run(settings_of(first), Ranks(), start=start) as run:
         learner, saved = run.learner, load_checkpoint(first / LAST)["agent"]
@@ -78,9 +68,7 @@ def test_target_networks_are_copies_of_what_a_run_begins_with(algorithm, in_empt
 
 
 @pytest.mark.slow
-def test_a_run_killed_before_its_first_checkpoint_begins_with_the_same_again_or_not_at_all(
-    first, monkeypatch, capsys
-):
+def test_a_run_killed_before_its_first_checkpoint_begins_with_the_same(first, monkeypatch, capsys):
     whole = train("whole", "--init-from", str(first), seed=1)
     signal_at(monkeypatch, 2, at=5)
     words = command("LSTM", "cut", **TINY, seed=1)
@@ -100,7 +88,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_with_the_same_again_or_
     "changes", [LSTM | {"memory_width": 16}, CNN, LSTM | {"env": "ContinuousRecognition-v0"}]
 )
 def test_what_does_not_fit_gets_one_line_with_both_shapes(changes, first, capsys):
-    words = words_of(PPO | changes)
+    words = runs.words_of(PPO | changes)
     (line,) = refused(capsys, "main", [*words, f"--init-from={first}"])
     assert line.startswith(f"--init-from {(first / 'ckpt_best.pt').resolve()}: parameter '")
     assert "in this run. Name a run of such an agent" in line

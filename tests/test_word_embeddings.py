@@ -9,7 +9,9 @@ import torch
 
 from models import word_embeddings
 from models.language.files import find_model
+from models.word_embeddings import PROMPTS, PromptEmbeddings, prepare
 from tests.agents import small_config
+from tests.bad_inputs.harness import in_one_line
 from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_encoder
 from utils.errors import UserError
@@ -27,7 +29,7 @@ def some_embeddings(**changes):
         "language_model_fingerprint": np.array("b" * 64),
         "versions": np.array(["torch 2"]),
     }
-    return word_embeddings.PromptEmbeddings(**(fields | changes))
+    return PromptEmbeddings(**(fields | changes))
 
 
 def shelm_config(**changes):
@@ -44,9 +46,8 @@ def test_another_file_is_one_line(content, tmp_path):
         some_embeddings(embeddings=np.float32([[1, 2, 3], [0, 0, 0]])).write(path)
     else:
         path.write_bytes(content)
-    with pytest.raises(UserError, match="not a file of prepare_embeddings") as caught:
-        word_embeddings.PromptEmbeddings.read(path)
-    assert len(caught.value.lines) == 1
+    with in_one_line("not a file of prepare_embeddings"):
+        PromptEmbeddings.read(path)
 
 
 @pytest.mark.parametrize("name", ["embeddings", "tokens", "ids", "versions"])
@@ -59,7 +60,7 @@ def test_a_file_that_has_changed_is_refused(name, tmp_path):
     changed["embeddings"][0, 0] += name == "embeddings"
     np.savez(path, **changed)
     with pytest.raises(UserError, match="damaged, its content does not have its checksum"):
-        word_embeddings.PromptEmbeddings.read(path)
+        PromptEmbeddings.read(path)
 
 
 def test_a_missing_file_is_one_line_with_the_command_that_makes_it(in_empty_folder):
@@ -77,9 +78,8 @@ def test_a_file_for_models_of_other_names_is_refused_with_the_command(name, in_e
     with pytest.raises(UserError, match=r"was made for .*other.*Run: python prepare_embeddings"):
         word_embeddings.configured_embeddings(shelm_config(embeddings="my.npz"))
     some_embeddings().write(in_empty_folder / "my.npz")
-    assert (
-        word_embeddings.configured_embeddings(shelm_config(embeddings="my.npz")).tokens[0] == "key"
-    )
+    found = word_embeddings.configured_embeddings(shelm_config(embeddings="my.npz"))
+    assert found.tokens[0] == "key"
 
 
 SHARED = [",", "the", ".", "key", "door", "ball", "box", "wall", "red", "blue", "green", "room"]
@@ -132,11 +132,7 @@ def test_words_are_shared_by_their_stripped_strings():
 
 
 def test_a_words_embedding_is_the_mean_over_its_prompts_of_unnormalised_features():
-    encoder, words, prompts = (
-        tiny_encoder(),
-        ["key", "{}", "red door"],
-        word_embeddings.PROMPTS["psychlab"],
-    )
+    encoder, words, prompts = tiny_encoder(), ["key", "{}", "red door"], PROMPTS["psychlab"]
     expected = []
     for word in words:
         texts = [prompt.replace("{}", word) for prompt in prompts]
@@ -147,17 +143,15 @@ def test_a_words_embedding_is_the_mean_over_its_prompts_of_unnormalised_features
 
 def test_the_file_holds_every_shared_word_in_the_order_of_the_language_models_ids(tmp_path):
     encoder, language_model = tiny_encoder(), find_model(TRANSFORMER_XL)
-    path = word_embeddings.prepare(encoder, language_model, "avalon", tmp_path)
+    path = prepare(encoder, language_model, "avalon", tmp_path)
     assert path == tmp_path / "tiny-vit_transfo_xl_k1_avalon.npz"
-    found = word_embeddings.PromptEmbeddings.read(path)
+    found = PromptEmbeddings.read(path)
     assert found.tokens.tolist()[:12] == SHARED
     assert [language_model.vocabulary()[number] for number in found.ids] == found.tokens.tolist()
     assert found.ids.tolist() == sorted(found.ids)
-    expected = word_embeddings.prompt_means(
-        encoder, found.tokens.tolist(), word_embeddings.PROMPTS["avalon"]
-    )
+    expected = word_embeddings.prompt_means(encoder, found.tokens.tolist(), PROMPTS["avalon"])
     np.testing.assert_allclose(found.embeddings, expected, atol=1e-5)
-    assert tuple(found.prompts) == word_embeddings.PROMPTS["avalon"]
+    assert tuple(found.prompts) == PROMPTS["avalon"]
     assert str(found.encoder_fingerprint) == encoder.fingerprint
     assert str(found.language_model_fingerprint) == language_model.fingerprint()
     assert any(text.startswith("torch ") for text in found.versions)
@@ -167,21 +161,17 @@ def test_an_interrupted_call_is_taken_up_where_it_stopped(tmp_path, monkeypatch)
     monkeypatch.setattr(word_embeddings, "BLOCK", 4)
     words = WordList([f"{'x' * number}" for number in range(1, 12)])
     with pytest.raises(KeyboardInterrupt):
-        word_embeddings.prepare(
-            CountingEncoder(words.words, fails_after=8), words, "minigrid", tmp_path
-        )
+        prepare(CountingEncoder(words.words, fails_after=8), words, "minigrid", tmp_path)
     (begun,) = tmp_path.iterdir()
     fewer = CountingEncoder(words.words[1:])
-    word_embeddings.prepare(
-        fewer, words, "minigrid", tmp_path
-    ).unlink()  # of other words nothing is taken up
+    prepare(fewer, words, "minigrid", tmp_path).unlink()  # of other words nothing is taken up
     assert fewer.texts == words.words[1:]
     assert list(tmp_path.iterdir()) == [begun]
     later = CountingEncoder(words.words)
-    path = word_embeddings.prepare(later, words, "minigrid", tmp_path)
+    path = prepare(later, words, "minigrid", tmp_path)
     assert later.texts == words.words[8:]
     assert list(tmp_path.iterdir()) == [path]
-    found = word_embeddings.PromptEmbeddings.read(path)
+    found = PromptEmbeddings.read(path)
     assert found.embeddings[:, 0].tolist() == list(range(1, 12))
 
 
@@ -190,16 +180,14 @@ def test_two_calls_at_once_make_one_right_file(tmp_path, monkeypatch):
     words = WordList([f"{'x' * number}" for number in range(1, 40)])
     encoders = [CountingEncoder(words.words) for _ in range(4)]
     with ThreadPoolExecutor(len(encoders)) as pool:
-        calls = [
-            pool.submit(word_embeddings.prepare, e, words, "minigrid", tmp_path) for e in encoders
-        ]
+        calls = [pool.submit(prepare, each, words, "minigrid", tmp_path) for each in encoders]
     (written,) = [path for path in (call.result() for call in calls) if path]
     assert sum(len(encoder.texts) for encoder in encoders) == 39
     assert list(tmp_path.iterdir()) == [written]
-    found = word_embeddings.PromptEmbeddings.read(written)
+    found = PromptEmbeddings.read(written)
     assert found.embeddings[:, 0].tolist() == list(range(1, 40))
 
 
 def test_models_without_a_common_word_are_refused(tmp_path):
     with pytest.raises(UserError, match="counting and words have no word in common"):
-        word_embeddings.prepare(CountingEncoder(["key"]), WordList(["Key"]), "minigrid", tmp_path)
+        prepare(CountingEncoder(["key"]), WordList(["Key"]), "minigrid", tmp_path)

@@ -42,19 +42,14 @@ class Asked:
     """A suggester that asks a table of suitable places, and its questions."""
 
     def __init__(self):
-        pairs = {
-            Goal(row["object"], row["receptacle"]): row["suitable"] for row in DATA["suitable"]
-        }
-        table = {prompt(pair): YES if is_yes else NO for pair, is_yes in pairs.items()}
+        rows = [(Goal(row["object"], row["receptacle"]), row) for row in DATA["suitable"]]
+        table = {prompt(pair): YES if row["suitable"] else NO for pair, row in rows}
         self.model = Answers(table.get)
         self.suggester, self.prompts = YesNoSuggester(self.model), self.model.prompts
 
 
-SUGGESTERS = {
-    "language_model": lambda: Asked().suggester,
-    "oracle": lambda: HouseholdOracle(SUITABLE),
-    "novel": HouseholdSuggester,
-}
+SUGGESTERS = {"language_model": lambda: Asked().suggester, "novel": HouseholdSuggester}
+SUGGESTERS |= {"oracle": lambda: HouseholdOracle(SUITABLE)}
 
 
 def household(row):

@@ -16,6 +16,5 @@ def stream(model, n_steps=20, n_envs=N_ENVS, n_new=1):
 
 def play(model, memory, tokens, is_first):
     """Return the hidden states of all steps.  [T, N, D]"""
-    return torch.stack(
-        [model.step(token, memory, start) for token, start in zip(tokens, is_first, strict=True)]
-    )
+    steps = zip(tokens, is_first, strict=True)
+    return torch.stack([model.step(token, memory, start) for token, start in steps])

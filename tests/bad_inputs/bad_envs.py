@@ -58,6 +58,7 @@ PARTS = {
     "a number is below its start": (spaces.Discrete(3, start=1), 0),
     "bytes are fractions": (IMAGE, np.zeros((8, 8, 3))),
 }
+FAULTS = {"behaviour": BEHAVIOURS, "observations": OBSERVATIONS, "actions": ACTIONS, "parts": PARTS}
 
 
 class Bad(gymnasium.Env):
@@ -75,21 +76,15 @@ class Bad(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         self._fail("reset")
-        answers = {
-            "no info": 1,
-            "nothing": None,
-            "another shape": (np.zeros(2), {}),
-            "a number too large": (3, {}),
-            "fractions": (0.5, {}),
-        }
+        others = {"another shape": np.zeros(2), "a number too large": 3, "fractions": 0.5}
+        answers = {"no info": 1, "nothing": None, **{name: (v, {}) for name, v in others.items()}}
         return answers.get(self.behaviour.removeprefix("reset returns "), (self.shown, {}))
 
     def step(self, action):
         self._fail("step")
-        four = 1, 0.0, False, {}
-        return (
-            four if self.behaviour == "step returns four" else (self.shown, *four[1:3], *four[2:])
-        )
+        if self.behaviour == "step returns four":
+            return 1, 0.0, False, {}
+        return self.shown, 0.0, False, False, {}
 
     def _fail(self, where):
         if self.behaviour == f"{where} raises":

@@ -16,7 +16,7 @@ from PIL import Image
 
 from models.word_embeddings import PromptEmbeddings
 from tests.bad_inputs.harness import PROGRAMS, TRACE, settings
-from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
+from tests.published_models import TRANSFORMER_XL, tiny_model_folder
 from tests.tiny_clip import tiny_clip, tiny_embeddings
 from trainers.checkpoint import Checkpoints
 
@@ -142,7 +142,7 @@ def _models():
     Path(XL).mkdir(parents=True)
     for name in ("config.json", "pytorch_model.bin", "vocab.bin"):
         shutil.copy(TRANSFORMER_XL / name, XL)
-    tiny_bert_folder(Path(BERT))
+    tiny_model_folder(Path(BERT), "bert")
     shutil.copy(tiny_clip(), CLIP)
     words = PromptEmbeddings.read(tiny_embeddings())
     dataclasses.replace(words, language_model=np.array(Path(XL).name)).write(Path(WORDS))

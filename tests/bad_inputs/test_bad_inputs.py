@@ -9,7 +9,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import main as main_program
-from tests.bad_inputs.bad_envs import ACTIONS, BEHAVIOURS, OBSERVATIONS, PARTS
+from tests.bad_inputs.bad_envs import FAULTS
 from tests.bad_inputs.gallery import (
     BERT,
     CLIP,
@@ -66,16 +66,7 @@ NO_ARGUMENTS = (
     *('{"no_such": 1}', '{"render_mode": "human"}', '{"id": "x"}', '{"a": ' * 9999),
     *('{"disable_env_checker": true}', '{"max_episode_steps": "many"}', '{"a": -Infinity}'),
 )
-BAD_ENVS = [
-    json.dumps({kind: name})
-    for kind, names in (
-        ("behaviour", BEHAVIOURS),
-        ("observations", OBSERVATIONS),
-        ("actions", ACTIONS),
-        ("parts", PARTS),
-    )
-    for name in names
-]
+BAD_ENVS = [json.dumps({kind: name}) for kind, names in FAULTS.items() for name in names]
 MODELS = ("helm", "GTP", "..", "../HELM", "HELM/", "HELM\n", "models.helm:Helm", "__class__", LONG)
 DEVICES = (
     *("abacus", "meta", "CPU", "cpu\n", "cuda:99", "cuda:-1", "cuda:" + "9" * 20, "xpu", "mps"),
@@ -92,10 +83,11 @@ COUNTS = ("-1", "1.5", "many", "", "１", "1e3", BIG, "1" + "0" * 12)
 LENGTHS = ("0", "-1", "1.5", "many", "", "null", "100001", "1e999", BIG, ZERO)
 
 PICTURED = TINY | {"env": "ContinuousRecognition-v0"}
-CNN = TINY | {"model": "CNN"}
+CNN, T_MAZE, SWEPT = TINY | {"model": "CNN"}, {"env": "TMazePassive-v0"}, settings(**TINY)
 BAD = CNN | {"env": "tests.bad_inputs.bad_envs:Bad-v0"}
 STACKED = SHELM | {"env": "tests.bad_inputs.bad_envs:Stacked-v0", "env_processes": "false"}
-PLAYED = ["--ckpt-path", HELM_GOOD]
+VIT_B = settings(**(HELM_V2 | {"clip_encoder": "ViT-B-16"}))
+PLAYED, PLAYED_MAZE = (["--ckpt-path", run] for run in (HELM_GOOD, MAZE_GOOD))
 # A program, good words, an option, and the values of it that are refused behind those words.
 COMMAND_LINES = [
     ("main", [], "--config=", [*(f"json/{name}" for name in JSON_FILES), *PATHS]),
@@ -110,12 +102,7 @@ COMMAND_LINES = [
     ("main", settings(**HELM), "--var=language_model=", LANGUAGE_MODELS),
     ("main", settings(**HELM_V2), "--var=clip_encoder=", ["ViT-B16", "../tiny-vit", "", ZERO]),
     ("main", settings(**HELM_V2), "--var=clip_pretrained=", FILES),
-    (
-        "main",
-        settings(**(HELM_V2 | {"clip_encoder": "ViT-B-16"})),
-        "--var=clip_pretrained=",
-        ["openai"],
-    ),
+    ("main", VIT_B, "--var=clip_pretrained=", ["openai"]),
     ("main", settings(**SHELM), "--var=embeddings=", FILES),
     ("main", settings(**SHELM), "--var=topk=", ["6", "many"]),
     ("main", settings(**SHELM), "--var=mem_len=", ["1"]),
@@ -128,10 +115,10 @@ COMMAND_LINES = [
     ("eval", PLAYED, "--device=", DEVICES),
     ("eval", PLAYED, "", ["--report=yes", "--video=3", "--reprot", "--video=", "more", "--rnadom"]),
     ("eval", [*PLAYED, "--random"], "", ["--var=length=3", "--greedy", "--deterministic"]),
-    ("eval", ["--ckpt-path", MAZE_GOOD], "--var=length=", LENGTHS),
-    ("eval", ["--ckpt-path", MAZE_GOOD], "--var=", ["length", "=3", "", "lenght=3", "length=3 ,"]),
-    ("eval", ["--ckpt-path", MAZE_GOOD], "--var=", ["door_order=episode", "a\nb=1", LONG]),
-    ("eval", ["--ckpt-path", MAZE_GOOD], "--var=", ["gamma=0.5", "n_envs=3", "env=TMazeActive-v0"]),
+    ("eval", PLAYED_MAZE, "--var=length=", LENGTHS),
+    ("eval", PLAYED_MAZE, "--var=", ["length", "=3", "", "lenght=3", "length=3 ,"]),
+    ("eval", PLAYED_MAZE, "--var=", ["door_order=episode", "a\nb=1", LONG]),
+    ("eval", PLAYED_MAZE, "--var=", ["gamma=0.5", "n_envs=3", "env=TMazeActive-v0"]),
     ("prepare", PREPARED, "--suite=", ["minigird", "", "../minigrid", LONG]),
     ("prepare", PREPARED[1:], "--clip-encoder=", ["ViT-B16", "", ZERO, LONG]),
     ("prepare", [*PREPARED[:1], *PREPARED[2:]], "--clip-pretrained=", FILES),
@@ -144,18 +131,13 @@ COMMAND_LINES = [
     ("plot", [HELM_GOOD], "--output=", [*OUTPUTS, "/dev/null/x.png"]),
     ("plot", [HELM_GOOD], "--metric=", ["rollout/retrun_mean", "a\nb"]),
     ("sweep", [], "--config=", PATHS),
-    ("sweep", settings(**TINY), "--seeds=", ["0", *COUNTS[:4], BIG]),
-    ("sweep", settings(**TINY), "--cpus=", ["0", "1.5", "many", BIG]),
-    ("sweep", settings(**TINY), "--gpus=", ["-1", "x", "1.5", "nan", "inf", BIG]),
-    ("sweep", settings(**TINY), "--address=", ["", "x", ":1", "127.0.0.1:1", "127.0.0.1:x", ZERO]),
-    ("sweep", settings(**TINY), "--output=", OUTPUTS),
-    ("sweep", settings(**TINY), "--var=", ["learning_rate=1e-4,much", "seed=1,1"]),
-    (
-        "sweep",
-        settings(**TINY),
-        "",
-        ["--var=save_ckpt=false", "--agents=LSTM", "more", "--sedes=2"],
-    ),
+    ("sweep", SWEPT, "--seeds=", ["0", *COUNTS[:4], BIG]),
+    ("sweep", SWEPT, "--cpus=", ["0", "1.5", "many", BIG]),
+    ("sweep", SWEPT, "--gpus=", ["-1", "x", "1.5", "nan", "inf", BIG]),
+    ("sweep", SWEPT, "--address=", ["", "x", ":1", "127.0.0.1:1", "127.0.0.1:x", ZERO]),
+    ("sweep", SWEPT, "--output=", OUTPUTS),
+    ("sweep", SWEPT, "--var=", ["learning_rate=1e-4,much", "seed=1,1"]),
+    ("sweep", SWEPT, "", ["--var=save_ckpt=false", "--agents=LSTM", "more", "--sedes=2"]),
     ("sweep", [*settings(**TINY), "--seeds=2"], "", ["--var=seed=1"]),
     ("analysis", ["words"], "", FILES),
     ("analysis", ["words"], "--output=", ["foreign/text", ZERO, LONG, "/dev/null/x"]),
@@ -192,37 +174,20 @@ CONTRADICTIONS = (
     (CNN, "curiosity=RND apt_neighbours=3", "curiosity=APT apt_neighbours=20 apt_group=10"),
     (CNN, "curiosity=RND curiosity_weight=0 task_reward_weight=0"),
     (CNN, "curiosity=RND curiosity_features=memory", "curiosity=APT curiosity_icm=ELLM"),
-    (
-        TOLD,
-        "curiosity=APT curiosity_features=observation",
-        "text_reader=nobody",
-        "minigrid_missions=maybe",
-    ),
+    (TOLD, "curiosity=APT curiosity_features=observation", "text_reader=nobody"),
+    (TOLD, "minigrid_missions=maybe"),
     (TOLD, "text_reader=both text_tokens=4 mem_len=4", "env=RandomMaze-v0 text_reader=memory"),
     (CNN | {"env": "BabyAI-GoToObjS4-v0"}, "text_reader=memory", "sentence_encoder=nowhere/"),
     (CNN | {"env": "BabyAI-GoToObjS4-v0"}, f"sentence_encoder={TRANSFORMER_XL}"),
-    (
-        CNN | {"env": "TMazePassive-v0"},
-        "door_order=episode",
-        "recognition_stimuli=pictures",
-        "model=SHELM",
-    ),
+    (CNN | T_MAZE, "door_order=episode", "recognition_stimuli=pictures", "model=SHELM"),
     (CNN | {"env": "KeyToDoor-v0"}, "door_order=environment", "length=100001", "length=null"),
     (CNN | {"env": "HousekeepText-v0"}, "house_rooms=1 house_things=16", "housekeep_scene=rs_int"),
     (CNN | {"env": "HousekeepText-v0"}, "house_misplaced=9"),
     (CNN | {"env": "Housekeep-v0"}, "housekeep_folder=nowhere", "housekeep_episode=-1"),
-    (
-        CNN | {"env": "CrafterText-v0"},
-        "crafter_captions=learned",
-        "crafter_captions=pixels",
-        "crafter_actions=17",
-    ),
-    (
-        CNN | {"env": "Crafter-v1"},
-        "crafter_actions=good",
-        "terminate_on_death=false",
-        "use_text=false",
-    ),
+    (CNN | {"env": "CrafterText-v0"}, "crafter_captions=learned", "crafter_captions=pixels"),
+    (CNN | {"env": "CrafterText-v0"}, "crafter_actions=17"),
+    (CNN | {"env": "Crafter-v1"}, "crafter_actions=good", "terminate_on_death=false"),
+    (CNN | {"env": "Crafter-v1"}, "use_text=false"),
     (CNN | {"env": "MiniGrid-Empty-5x5-v0"}, "env_args={}", "env_processes=true"),
     (CNN | {"env": "popgym-RepeatFirstEasy-v0"}, "env_args={}", "env_processes=true"),
 )
@@ -234,14 +199,9 @@ RESUME = ("main", "--resume", HELM_UNFINISHED)
 WEIGHT = "agent heads.actor.0.weight"
 XL_CONFIG, BERT_CONFIG = f"{XL}/config.json", f"{BERT}/config.json"
 BERT_WEIGHT = "encoder.layer.1.output.dense.weight"
-WITH_XL, WITH_BERT = (
-    ("main", *settings(**HELM)),
-    ("main", *settings(**(HELM | {"language_model": BERT}))),
-)
-WITH_WORDS, WITH_PICTURES = (
-    ("main", *settings(**SHELM)),
-    ("main", *settings(**PICTURED, recognition_stimuli=PICTURES)),
-)
+WITH_XL, WITH_WORDS = (("main", *settings(**each)) for each in (HELM, SHELM))
+WITH_BERT = ("main", *settings(**(HELM | {"language_model": BERT})))
+WITH_PICTURES = ("main", *settings(**PICTURED, recognition_stimuli=PICTURES))
 # A command, a file, and how the values at some keys in it are changed.
 VALUES: list = [
     (EVAL, HELM_BEST, "", "None", "in a list"),
@@ -326,12 +286,8 @@ def not_refused(capsys, cases):
 @pytest.mark.slow
 @pytest.mark.parametrize("program", dict.fromkeys(row[0] for row in COMMAND_LINES))
 def test_every_bad_word_is_refused(program, in_gallery, capsys):
-    cases = [
-        (program, [*good, f"{option}{value}"])
-        for name, good, option, values in COMMAND_LINES
-        for value in values
-        if name == program
-    ]
+    rows = [row[1:] for row in COMMAND_LINES if row[0] == program]
+    cases = [(program, [*good, f"{option}{v}"]) for good, option, values in rows for v in values]
     assert not_refused(capsys, cases) == {}
 
 
@@ -345,16 +301,12 @@ def test_settings_that_contradict_one_another_are_refused(in_gallery, capsys):
     assert not_refused(capsys, cases) == {}
 
 
-ROWS: list = [
-    (command, path, how, tuple(int(key) if key.isdigit() else key for key in keys.split()))
-    for command, path, keys, *hows in VALUES
-    for how in hows
-]
-ROWS += [
-    (command, path, how, 500 if how in BYTES else None)
-    for command, path, *hows in WHOLES
-    for how in hows
-]
+ROWS: list = []
+for _command, _path, _keys, *_hows in VALUES:
+    _where = tuple(int(key) if key.isdigit() else key for key in _keys.split())
+    ROWS += [(_command, _path, how, _where) for how in _hows]
+for _command, _path, *_hows in WHOLES:
+    ROWS += [(_command, _path, how, 500 if how in BYTES else None) for how in _hows]
 
 
 @pytest.mark.slow
