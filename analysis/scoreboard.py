@@ -319,6 +319,14 @@ class Cell(NamedTuple):
         return float(np.median(known)) if known else None
 
 
+class Row(NamedTuple):
+    """A task that was run, with its steps and a cell of each agent."""
+
+    task: Task
+    n_steps: int
+    cells: Sequence[Cell]
+
+
 class LeftOut:
     """Why runs do not count: in lines, and in a word or two by task and agent."""
 
@@ -386,14 +394,12 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
 
 
 def scores_table(cells: Sequence[Cell]) -> run_data.Table:
-    """Return the scores of the tasks that were trained to the end, a line each, then of twins."""
+    """Return the tasks that were trained to the end, by agents that were, each above its twin."""
     heading = ("task, steps", *(agent.name for agent in AGENTS), "published")
     rows: list[Sequence[object]] = [heading]
-    for task, n_steps, own in _rows(cells):
-        if n_steps < task.least:
-            continue
-        published = _published_text(task.published, task)
-        rows.append((f"{task.name}, {n_steps:,}", *map(_score_text, own), published))
+    board = [row for row in _rows(cells) if row.n_steps >= row.task.least]
+    for task, n_steps, own in board:
+        rows.append((f"{task.name}, {n_steps:,}", *map(_score_text, own), _published_text(task)))
         on_twin = [cell for cell in cells if cell.task is TWINS[task]]
         if on_twin:
             gaps = itertools.starmap(_difference, zip(on_twin, own, strict=True))
@@ -408,17 +414,23 @@ def scores_table(cells: Sequence[Cell]) -> run_data.Table:
         speeds.append(_range(_known(cell.speed for cell in own)))
         results = [result for cell in own for result in cell.results]
         trained.append(_range(_known(result.n_trained for result in results)))
-    return [*rows, ("steps/s", *speeds, ""), ("parameters trained", *trained, "")]
+    rows += [("steps/s", *speeds, ""), ("parameters trained", *trained, "")]
+    tasks = {task for row in board for task in (row.task, TWINS[row.task])}
+    shown = {cell.agent.name for cell in cells if cell.runs and cell.task in tasks}
+    columns = [True, *(agent.name in shown for agent in AGENTS), any(row[-1] for row in rows[1:])]
+    return [tuple(itertools.compress(row, columns)) for row in rows]
 
 
 def appendix_table(cells: Sequence[Cell]) -> run_data.Table:
     """Return the tasks whose runs are too short to tell anything, with the hours of whole ones."""
-    rows: list[Sequence[object]] = [("task", "steps", "steps to take", "hours a run")]
+    heading = "task", "steps", "steps to take", "hours a run", "published"
+    rows: list[Sequence[object]] = [heading]
     for task, n_steps, own in _rows(cells):
         if n_steps < task.least:
             speeds = {cell.agent.name: cell.speed for cell in own}
             hours = [f"{name} {task.least / n / 3600:.1f}" for name, n in speeds.items() if n]
-            rows.append((task.name, f"{n_steps:,}", f"{task.least:,}", ", ".join(hours)))
+            told = ", ".join(hours), _published_text(task)
+            rows.append((task.name, f"{n_steps:,}", f"{task.least:,}", *told))
     return rows
 
 
@@ -442,20 +454,21 @@ def trained_parameters(folder: Path) -> int | None:
     return _n_moments(load_checkpoint(path).get("learner")) if path.is_file() else None
 
 
-def _rows(cells: Sequence[Cell]) -> Iterator[tuple[Task, int, list[Cell]]]:
-    """Yield each task that was run, twins apart, with its steps and a cell of each agent."""
+def _rows(cells: Sequence[Cell]) -> list[Row]:
+    rows = []
     for task, own in run_data.grouped(cells, lambda cell: cell.task).items():
         steps = [run.n_steps for cell in own for run in cell.runs]
         if task in TWINS and steps:
-            yield task, steps[0], own
+            rows.append(Row(task, steps[0], own))
+    return rows
 
 
-def _published_text(published: Published | None, task: Task) -> str:
-    if published is None:
+def _published_text(task: Task) -> str:
+    if task.published is None:
         return ""
-    known = ((agent, task.normalised(np.array(score))) for agent, score in published.scores)
-    scores = (f"{agent} {score:.2f}" for agent, score in known)
-    return f"{', '.join(scores)} at {published.n_steps:,} ({published.source})"
+    n_steps, source, scores = task.published
+    known = (f"{agent} {task.normalised(np.array(score)):.2f}" for agent, score in scores)
+    return f"{', '.join(known)} at {n_steps:,} ({source})"
 
 
 def _score_text(cell: Cell) -> str:
@@ -476,7 +489,10 @@ def _difference(cell: Cell, other: Cell) -> str:
 
 def _estimate_text(found: Estimate) -> str:
     value, low, high = found
-    return f"{value:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
+    text = f"{value:.2f}"
+    if low is None or {f"{low:.2f}", f"{high:.2f}"} == {text}:
+        return text
+    return f"{text} [{low:.2f}, {high:.2f}]"
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
@@ -634,23 +650,26 @@ def _n_moments(state: Any) -> int:
     return own + sum(map(_n_moments, state.values()))
 
 
-def _draw(cells: Sequence[Cell]) -> "Figure | None":
-    rows = [(task, n, own) for task, n, own in _rows(cells) if n >= task.least]
-    n_agents = [n for n in range(len(AGENTS)) if any(own[n].runs for _, _, own in rows)]
-    names = [AGENTS[n].name for n in n_agents]
-    means = np.full((len(rows), len(names)), np.nan)
+def _draw(cells: Sequence[Cell]) -> "Figure":
+    rows = [row for row in _rows(cells) if row.n_steps >= row.task.least]
+    agents = [agent for n, agent in enumerate(AGENTS) if any(row.cells[n].runs for row in rows)]
     with style():
-        figure = new_figure(LABELS + CELL * len(names), ENDS + LINE * len(rows))
+        figure = new_figure(LABELS + CELL * len(agents), ENDS + LINE * len(rows))
         axes = figure.subplots()
-        for y, (_, _, own) in enumerate(rows):
-            for x, cell in enumerate(own[n] for n in n_agents):
+        means = np.full((len(rows), len(agents)), np.nan)
+        for y, row in enumerate(rows):
+            for x, cell in enumerate(cell for cell in row.cells if cell.agent in agents):
                 if cell.mean is not None:
                     means[y, x] = cell.mean.value
                     _write_score(axes, x, y, cell, cell.mean.value)
-        axes.imshow(means, cmap=MAP, vmin=0, vmax=1, aspect="auto")
+        if means.size:
+            axes.imshow(means, cmap=MAP, vmin=0, vmax=1, aspect="auto")
+        names = [agent.name for agent in agents]
         axes.set_xticks(range(len(names)), names, rotation=40, ha="left", color=INK)
-        axes.set_yticks(range(len(rows)), [f"{task.name}\n{n:,} steps" for task, n, _ in rows])
-        axes.tick_params(top=False, labeltop=True, bottom=False, labelbottom=False, color=INK)
+        axes.set_yticks(
+            range(len(rows)), [f"{task.name}\n{n:,} steps" for task, n, _ in rows], color=INK
+        )
+        axes.tick_params(top=False, labeltop=True, bottom=False, labelbottom=False)
         axes.spines[:].set_visible(False)
         figure.supxlabel(FOOTNOTE, x=0.01, ha="left", size=8, color=QUIET)
     return figure
