@@ -140,29 +140,21 @@ def _of_length(name: str, env: str, length: int, algorithm: str, *words: str, **
     return Task(name, env, length, algorithm, known.metric, known.chance, 1.0, *words, **more)
 
 
-def _t_maze(length: int, **more: Any) -> Task:
-    memory = f"which of two sides, seen in the first step alone, for {length} steps"
+def _t_maze(length: int, active: bool = False, **more: Any) -> Task:
+    seen = "after a step to the left, which pays nothing" if active else "in the first step alone"
+    memory = f"which of two sides, seen {seen}, for {length} steps"
     source = "0: walks to the end and turns to either side; 1: to the right one (envs/t_maze.py)"
-    place = f"T-Maze {length}", "TMazePassive-v0", length, "DQN"
-    return _of_length(*place, memory, source, **more)
-
-
-def _active_t_maze(length: int) -> Task:
-    memory = (
-        f"the same, for {length} steps, after a step to the left that shows it and pays nothing"
-    )
-    source = "0: walks to the end and turns to either side; 1: looks first (envs/t_maze.py)"
-    place = f"Active T-Maze {length}", "TMazeActive-v0", length, "DQN"
-    return _of_length(*place, memory, source)
+    place = ("Active T-Maze", "TMazeActive-v0") if active else ("T-Maze", "TMazePassive-v0")
+    return _of_length(f"{place[0]} {length}", place[1], length, "DQN", memory, source, **more)
 
 
 TASKS = (
     _t_maze(10),
     _t_maze(30),
     _t_maze(50),
-    _active_t_maze(5),
-    _active_t_maze(10),
-    _active_t_maze(20),
+    _t_maze(5, active=True),
+    _t_maze(10, active=True),
+    _t_maze(20, active=True),
     Task(
         *("RepeatFirst", "popgym-RepeatFirstEasy-v0", None, "PPO", RETURN, -433 / 867, 1.0),
         "the suit of the first card, for 51 steps",
