@@ -135,17 +135,18 @@ class AgentKind(NamedTuple):
         return all(settings.get(key) == value for key, value in self.others.items())
 
 
-def _of_length(name: str, env: str, length: int, algorithm: str, *words: str, **more: Any) -> Task:
-    known = BY_LENGTH[env]
-    return Task(name, env, length, algorithm, known.metric, known.chance, 1.0, *words, **more)
+def _of_length(place: tuple[str, str, int, str], memory: str, source: str, least: int = 0) -> Task:
+    known = BY_LENGTH[place[1]]
+    return Task(*place, known.metric, known.chance, 1.0, memory, source, least)
 
 
-def _t_maze(length: int, active: bool = False, **more: Any) -> Task:
+def _t_maze(length: int, active: bool = False, least: int = 0) -> Task:
     seen = "after a step to the left, which pays nothing" if active else "in the first step alone"
     memory = f"which of two sides, seen {seen}, for {length} steps"
     source = "0: walks to the end and turns to either side; 1: to the right one (envs/t_maze.py)"
-    place = ("Active T-Maze", "TMazeActive-v0") if active else ("T-Maze", "TMazePassive-v0")
-    return _of_length(f"{place[0]} {length}", place[1], length, "DQN", memory, source, **more)
+    name, env = ("Active T-Maze", "Active") if active else ("T-Maze", "Passive")
+    place = f"{name} {length}", f"TMaze{env}-v0", length, "DQN"
+    return _of_length(place, memory, source, least)
 
 
 TASKS = (
@@ -221,13 +222,13 @@ TASKS = (
         least=2_000_000,
     ),
     _of_length(
-        *("Visual Match 20", "VisualMatch-v0", 20, "SAC"),
+        ("Visual Match 20", "VisualMatch-v0", 20, "SAC"),
         "which of three colours, for 21 steps or more",
         "success; 0: enters any door; 1: always the right one (envs/three_phases.py)",
         least=2_000_500,
     ),
     _of_length(
-        *("Key-to-Door 20", "KeyToDoor-v0", 20, "SAC"),
+        ("Key-to-Door 20", "KeyToDoor-v0", 20, "SAC"),
         "nothing: the task is credit assignment, over the 22 steps or more since the key",
         "success; 0: does not take the key; 1: always opens the door (envs/three_phases.py)",
         least=1_800_450,
@@ -653,7 +654,7 @@ def _draw(cells: Sequence[Cell]) -> "Figure":
             for x, cell in enumerate(cell for cell in row.cells if cell.agent in agents):
                 if cell.mean is not None:
                     means[y, x] = cell.mean.value
-                    _write_score(axes, x, y, cell, cell.mean.value)
+                    _write_score(axes, x, y, cell, float(means[y, x]))
         if means.size:
             axes.imshow(means, cmap=MAP, vmin=0, vmax=1, aspect="auto")
         names = [agent.name for agent in agents]
