@@ -27,12 +27,11 @@ from trainers import build
 from trainers.checkpoint import CheckpointSettings, Interruption
 from trainers.train import RunSettings
 from utils.command_line import GIVEN, Parser, add_var, run_program, whole_number
-from utils.errors import Interrupted, RunError, UserError, raise_all
+from utils.errors import Interrupted, RunError, UserError, cli_command, raise_all
 from utils.files import check_writable
 from utils.loggers import RETURN
 from utils.run_folder import EXPERIMENTS, SETTINGS, locked
 from utils.settings import Config
-from utils.starting import cli_command
 
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000
 Check = Callable[[Config], None]

@@ -1,6 +1,6 @@
 import pytest
 
-from trainers.schedules import Schedule
+from trainers.ppo import Schedule
 
 BURN_IN = Schedule("linear_burn_in", 1.0, 0.0, start_fraction=0.25, end_fraction=0.75)
 FALLING, AT_ONCE = (Schedule("linear", 1.0, 0.2, end_fraction=each) for each in (0.5, 0.0))
