@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analysis.figures import check_picture, draw_runs
 from utils.errors import UserError, did_you_mean, raise_all, raise_any
 from utils.given_settings import (
     SEVERAL,
@@ -209,14 +210,22 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     return list(kept.values())
 
 
-def check_runs(runs: Sequence[Run], check: Callable[[Config], None]) -> None:
-    """Raise UserError with a line for all that would stop a run; one seed is checked for all."""
+def check_runs(
+    runs: Sequence[Run], check: Callable[[Config], None], picture: Path | None = None
+) -> None:
+    """Raise UserError with a line for all that would stop a run, and for an impossible picture."""
     # Settings are checked once for all seeds: a check may load weights.
     kinds = {dataclasses.replace(run.config, seed=0): None for run in runs}
     raise_all(
         *(partial(check, config) for config in kinds),
         *(partial(_check_folder, run) for run in runs),
+        lambda: picture is None or check_picture(picture),
     )
+
+
+def draw(runs: Sequence[Run], picture: Path) -> None:
+    """Draw the curves of runs as plot.py does; those apart by a swept setting are not averaged."""
+    draw_runs([run.folder for run in runs], picture, ["model", *swept_settings(runs)])
 
 
 def swept_settings(runs: Iterable[Run]) -> list[str]:
