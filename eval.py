@@ -17,6 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from analysis.page import FORMATS, page_of, write_movies
+from analysis.run_data import aligned
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
 from trainers.evaluation import MOST_ENVS, Episode, evaluate, saliency, task_settings
@@ -308,17 +309,17 @@ def summarize(episodes: list[Episode]) -> dict[str, object]:
     return result
 
 
-def table(episodes: list[Episode], result: dict[str, object]) -> str:
-    lines = ["episode     return   length"]
-    for number, each in enumerate(episodes, start=1):
-        lines.append(f"{number:7d} {each.episode_return:10.3f} {each.length:8d}")
-    lines.append(f"   mean {result['return_mean']:10.3f} {result['length_mean']:8.1f}")
-    lines.append(f" spread {result['return_std']:10.3f} {result['length_std']:8.1f}")
+def table(episodes: list[Episode], result: dict[str, Any]) -> str:
+    rows = [[n, f"{each.episode_return:.3f}", each.length] for n, each in enumerate(episodes, 1)]
+    for name in ("mean", "std"):
+        rows.append([name, f"{result[f'return_{name}']:.3f}", f"{result[f'length_{name}']:.1f}"])
+    columns = ["episode", "return", "length"]
     if "success_mean" in result:
+        columns.append("success")
         shown = ["yes" if each.success else "no" for each in episodes]
-        column = ["success", *shown, f"{result['success_mean']:.3f}", ""]
-        lines = [f"{line} {cell:>8}".rstrip() for line, cell in zip(lines, column, strict=True)]
-    return "\n".join(lines)
+        for row, cell in zip(rows, [*shown, f"{result['success_mean']:.3f}", ""], strict=True):
+            row.append(cell)
+    return aligned([columns, *rows])
 
 
 if __name__ == "__main__":

@@ -35,10 +35,8 @@ from models.memories import (
 from models.observations import AgentInput, ObservationBatch, Observations
 from utils.settings import Part
 
-N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES = (
-    1024,
-    128,
-)  # features of an agent without a memory
+# Features of an agent without a memory.
+N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES = 1024, 128
 
 
 class MemoryAgent(ActorCriticAgent):

@@ -401,9 +401,8 @@ class ActivePretraining(Curiosity):
         return {"loss": forward + inverse, "forward_loss": forward, "inverse_loss": inverse}
 
     def _encoder(self, kind: str) -> nn.Module:
-        if (
-            kind == TEXT and self.config.curiosity_icm == "ellm"
-        ):  # ELLM's code reads text with it, too
+        # ELLM's code reads text with the encoder of images, too.
+        if kind == TEXT and self.config.curiosity_icm == "ellm":
             kind = next(iter(self.networks))
         return self.networks.get_submodule(f"{kind}.encoder")
 

@@ -331,9 +331,8 @@ class GoalRewards(VectorWrapper):
     def _end(self, ended: np.ndarray, info: dict[str, Any]) -> None:
         rows = np.flatnonzero(ended).tolist()
         if self.shows_goals:
-            for (
-                row
-            ) in rows:  # goals of the final observation, for the value estimate of a cut episode
+            # Goals of the final observation, for the value estimate of a cut episode.
+            for row in rows:
                 episode = self.episodes[row]
                 told = episode.told(_situation(info, row, AFTERWARDS))
                 (suggested,) = self.suggester.suggest([told])

@@ -23,6 +23,7 @@ from utils.settings import Config, setting
 
 MOST_SAMPLES = 2**24
 DECAYS = ("none", "linear", "linear_burn_in", "exp")
+WAYS = ("", "_start", "_end", "_factor")  # endings of the settings of a decay
 
 
 @dataclass(frozen=True)
@@ -108,41 +109,6 @@ class Coefficients(NamedTuple):
     clip_range: float
 
 
-class Schedule(NamedTuple):
-    """A decay of one coefficient; see `ScheduleSettings`. Fractions are those of the progress:
-
-    the share of the run's environment steps taken before an update, those of its own rollout
-    included. It is 1 / n_updates at the first update, 1 or a little more at the last.
-
-    Attributes:
-        decay: One of DECAYS.
-        n_updates: Updates of the whole run, for the exponential decay.
-    """
-
-    decay: str
-    start: float
-    end: float = 0.0
-    start_fraction: float = 0.0
-    end_fraction: float = 1.0
-    factor: float = 1.0
-    n_updates: float = 0.0
-
-    def value(self, progress: float) -> float:
-        if self.decay == "none":
-            return self.start
-        if self.decay == "exp":
-            # start * factor^n. As in the original, n counts all updates before this one, those
-            # before start_fraction too: a decay that begins late begins with a drop.
-            if progress < self.start_fraction:
-                return self.start
-            n_before = max(round(progress * self.n_updates) - 1, 0)
-            return self.start * self.factor**n_before
-        begin = self.start_fraction if self.decay == "linear_burn_in" else 0.0
-        length = self.end_fraction - begin
-        share = (progress - begin) / length if length else 1.0
-        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
-
-
 class PPO(Learner):
     """Trains one agent on the rollouts it collects itself.
 
@@ -165,8 +131,7 @@ class PPO(Learner):
             )
         )
         # A whole number but for the last rollout, which may be longer than the rest of the run.
-        n_updates = config.n_steps / (config.n_envs * config.n_rollout_steps)
-        self.schedules = configured_schedules(config, n_updates)
+        self.n_updates = config.n_steps / (config.n_envs * config.n_rollout_steps)
         self.advantage_statistics = RunningMeanVariance()
         self.n_epochs_done = 0
         self.rollout: Rollout | None = None
@@ -244,7 +209,7 @@ class PPO(Learner):
         # A_t = sum_k (gamma lambda)^k delta_{t+k} within the episode; its return is A_t + V(s_t).
         rollout.estimate(config.gamma, config.gae_lambda)
 
-        now = Coefficients(*(schedule.value(progress) for schedule in self.schedules))
+        now = self.coefficients(progress)
         for group in self.optimizer.param_groups:
             group["lr"] = now.learning_rate
 
@@ -309,6 +274,21 @@ class PPO(Learner):
             past, ContextWindow(percept.observations, percept.is_first, context).tensors(), "past"
         )
         self.past, self._memory_is_stale = ContextWindow.of(past, self.agent.device), True
+
+    def coefficients(self, progress: float) -> Coefficients:
+        config = self.config
+
+        def of(start: float, end: float, *decay: Any) -> float:
+            return scheduled(progress, self.n_updates, start, end, *decay)
+
+        def decay(name: str) -> Iterator[Any]:
+            return (getattr(config, f"{name}_decay{way}") for way in WAYS)
+
+        return Coefficients(
+            of(config.learning_rate, config.min_lr, *decay("lr")),
+            of(config.ent_coef, config.min_ent_coef, *decay("ent")),
+            of(config.clip_range, 0.0, config.clip_decay),
+        )
 
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
         config, ranks = self.config, self.ranks
@@ -390,17 +370,36 @@ def impossible_decays(config: ScheduleSettings) -> list[str]:
     return problems
 
 
-def configured_schedules(
-    config: ScheduleSettings, n_updates: float
-) -> tuple[Schedule, Schedule, Schedule]:
-    """Return the schedules of a run of so many updates, in the order of `Coefficients`."""
+def scheduled(
+    progress: float,
+    n_updates: float,
+    start: float,
+    end: float,
+    decay: str,
+    start_fraction: float = 0.0,
+    end_fraction: float = 1.0,
+    factor: float = 1.0,
+) -> float:
+    """Return a coefficient at an update, by the settings of `ScheduleSettings`.
 
-    def decayed(name: str, start: float, end: float) -> Schedule:
-        def of(way: str) -> Any:
-            return getattr(config, f"{name}_decay{way}")
-
-        return Schedule(of(""), start, end, of("_start"), of("_end"), of("_factor"), n_updates)
-
-    learning_rate = decayed("lr", config.learning_rate, config.min_lr)
-    entropy = decayed("ent", config.ent_coef, config.min_ent_coef)
-    return learning_rate, entropy, Schedule(config.clip_decay, config.clip_range)
+    Args:
+        progress: The share of the run's environment steps taken before it, those of its own rollout
+            included: 1 / n_updates at the first update, 1 or a little more at the last.
+        n_updates: Updates of the whole run.
+        start, end: The coefficient there.
+        decay: One of DECAYS.
+        start_fraction, end_fraction: Of the progress.
+        factor: Of an exponential decay, per update.
+    """
+    if decay == "none":
+        return start
+    if decay == "exp":
+        # start * factor^n. As in the original, n counts all updates before this one, those before
+        # start_fraction too: a decay that begins late begins with a drop.
+        if progress < start_fraction:
+            return start
+        return start * factor ** max(round(progress * n_updates) - 1, 0)
+    begin = start_fraction if decay == "linear_burn_in" else 0.0
+    length = end_fraction - begin
+    share = (progress - begin) / length if length else 1.0
+    return start + min(max(share, 0.0), 1.0) * (end - start)
