@@ -14,22 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from analysis import statistics
 from analysis.run_data import Table, aligned, group_runs, markdown, read_runs, write_csv
-from analysis.statistics import (
-    NAMES,
-    TAUS,
-    Aggregate,
-    Comparison,
-    Estimate,
-    Result,
-    aggregate,
-    aggregates_table,
-    compare,
-    comparisons_table,
-    profiles_table,
-    results_table,
-    summarize,
-)
+from analysis.statistics import NAMES, TAUS, Aggregate, Comparison, Estimate, Result
 from utils.errors import UserError
 from utils.files import atomic_write, check_writable, write_text
 from utils.loggers import RETURN
@@ -92,6 +79,7 @@ WIDTH, WIDE, ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 6.6, 9.0, 2.9, 0.36, 0.17
 LONGEST = 24  # letters of a name that fits on one line, and beside its curve
 DONE, PRUNED, BEST = COLOURS[0], QUIET, COLOURS[1]  # trials of a search
 MOST_IN_TEX = 200  # points of a curve; TeX has little memory
+MOST_WRITTEN, DARK = 12, 0.6  # numbers in a row of a matrix; those below stand on dark ground
 MOST_COLUMNS, MOST_SHOWN = 4, 16  # panels in a row, and signs of a choice
 
 
@@ -182,6 +170,20 @@ def dress_bars(axes: "Axes", names: Sequence[str], least: float = 0.0) -> None:
     axes.spines["left"].set_visible(False)
 
 
+def draw_matrix(
+    axes: "Axes", values: np.ndarray, rows: Sequence[str], columns: Sequence[str]
+) -> None:
+    """Draw numbers from 0 to 1 as colours, and write them where there are not too many."""
+    axes.imshow(values, cmap=MAP, vmin=0, vmax=1)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    for (row, column), value in np.ndenumerate(values):
+        if max(values.shape) <= MOST_WRITTEN and not math.isnan(value):
+            colour = "white" if value < DARK else "black"
+            text = f"{value:.2f}".removeprefix("0")
+            axes.text(column, row, text, ha="center", va="center", size=8, color=colour)
+
+
 def counted_runs(n_runs: int) -> str:
     return f"{n_runs} run" + "s" * (n_runs > 1)
 
@@ -245,13 +247,13 @@ def draw_runs(
                 f"{name} on {environment}: the runs end between {short_number(first)} and "
                 f"{short_number(last)} {axis}; interpolated, and averaged up to the first end"
             )
-    results = [summarize(group, labels.statistic, threshold) for group in groups]
-    comparisons = compare(results)
-    tables = [results_table(results, axis, threshold)]
+    results = [statistics.summarize(group, labels.statistic, threshold) for group in groups]
+    comparisons = statistics.compare(results)
+    tables = [statistics.results_table(results, axis, threshold)]
     if comparisons:
-        tables.append(comparisons_table(comparisons))
-    if aggregates := aggregate(results):
-        tables.append(aggregates_table(aggregates))
+        tables.append(statistics.comparisons_table(comparisons))
+    if aggregates := statistics.aggregate(results):
+        tables.append(statistics.aggregates_table(aggregates))
     print("\n\n".join([*notes, *map(aligned, tables)]))
 
     def beside(addition: str, ending: str) -> Path:
@@ -265,12 +267,16 @@ def draw_runs(
     if aggregates:
         every = draw_aggregates(aggregates)
         save_figure(every, *(beside("_aggregate", each) for each in pictures))
-        write_csv(beside("_aggregate", ".csv"), aggregates_table(aggregates, precise=True))
-        write_csv(beside("_profile", ".csv"), profiles_table(aggregates))
+        write_csv(
+            beside("_aggregate", ".csv"), statistics.aggregates_table(aggregates, precise=True)
+        )
+        write_csv(beside("_profile", ".csv"), statistics.profiles_table(aggregates))
     write_text(output.with_suffix(".md"), "\n".join(map(markdown, tables)))
-    write_csv(output.with_suffix(".csv"), results_table(results, axis, threshold, precise=True))
+    write_csv(
+        output.with_suffix(".csv"), statistics.results_table(results, axis, threshold, precise=True)
+    )
     if comparisons:
-        pairs = comparisons_table(comparisons, precise=True)
+        pairs = statistics.comparisons_table(comparisons, precise=True)
         write_csv(beside("_improvement", ".csv"), pairs)
     print(f"\nwritten to {output}{', '.join([*endings, '.csv', '.md'])}")
 

@@ -19,10 +19,9 @@ from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions
 from models.agent import Agent, RandomAgent
 from models.tile_reader import load_tile_reader, with_tile_reader
-from rewards import CURIOSITIES, CuriositySettings
+from rewards import CURIOSITIES, CuriositySettings, ScalingSettings, build_scaling
 from rewards.goals import GoalRewards, GoalSettings, with_goals
 from rewards.goals import validate_config as goal_contradictions
-from rewards.scaling import ScalingSettings, build_scaling
 from rewards.suggesters import SUGGESTERS
 from trainers.checkpoint import (
     FinetuneSettings,
