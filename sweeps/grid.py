@@ -212,7 +212,7 @@ def check_runs(
     raise_all(
         *(partial(check, config) for config in kinds),
         *(partial(_check_folder, run) for run in runs),
-        lambda: picture is None or check_picture(picture),
+        *([] if picture is None else [partial(check_picture, picture)]),
     )
 
 

@@ -10,18 +10,9 @@ import torch
 from gymnasium.spaces import Box, Text
 from gymnasium.vector.utils import batch_space
 
+from envs.crafter import rules as game
 from envs.crafter import sentences
 from envs.crafter.render import GREY_SIDE, draw, greyed
-from envs.crafter.rules import (
-    Rules,
-    daylight_of,
-    game_commands,
-    names_match,
-    rules_of_crafter,
-    rules_of_text,
-    step_worlds,
-    unlock,
-)
 from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_compiling
 from envs.spaces import ACTION_NAMES
 from envs.vector import NumpyVectorEnv, put
@@ -54,11 +45,11 @@ class CrafterVectorEnv(NumpyVectorEnv):
         seed: int,
         length: int,
         commands: np.ndarray | None = None,
-        rules: Rules | None = None,
+        rules: game.Rules | None = None,
     ) -> None:
         tell_of_compiling()
-        self._commands = game_commands() if commands is None else commands
-        self._rules = rules_of_crafter() if rules is None else rules
+        self._commands = game.game_commands() if commands is None else commands
+        self._rules = game.rules_of_crafter() if rules is None else rules
         super().__init__(n_envs, seed, (3, SIDE, SIDE), n_actions=len(self._commands))
         self.render_mode = "rgb_array"
         self.length = length
@@ -72,13 +63,13 @@ class CrafterVectorEnv(NumpyVectorEnv):
     def begin(self, row: int, generator: np.random.Generator) -> None:
         # Crafter seeds a world with a hash of its environment's seed and of how many it has made.
         new_world(self.worlds, row, hash((self.seed_of(row), 1)) % MOST_SEED)
-        self.worlds["daylight"][row] = daylight_of(np.zeros(1))[0]
+        self.worlds["daylight"][row] = game.daylight_of(np.zeros(1))[0]
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         worlds = self.worlds
-        light = daylight_of(worlds["steps"] + 1)
-        step_worlds(worlds, self._commands[actions], light, self._rules, self._changed)
-        unlock(worlds, self._news)
+        light = game.daylight_of(worlds["steps"] + 1)
+        game.step_worlds(worlds, self._commands[actions], light, self._rules, self._changed)
+        game.unlock(worlds, self._news)
         self._ever |= self._news.any(0)
         rewards = self.pay()
         terminated = self.died()
@@ -179,7 +170,9 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         terminate_on_death: bool = True,
         reads_pixels: bool = False,
     ) -> None:
-        super().__init__(n_envs, seed, length, sentences.text_commands(phrases), rules_of_text())
+        super().__init__(
+            n_envs, seed, length, sentences.text_commands(phrases), game.rules_of_text()
+        )
         self.metadata[ACTION_NAMES] = phrases
         self._is_grey, self._use_text, self._dying = is_grey, use_text, terminate_on_death
         self.reads_pixels = reads_pixels
@@ -212,7 +205,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._last = {}  # of the step before
-        names_match(self.worlds, self._nouns[actions], self._matched)
+        game.names_match(self.worlds, self._nouns[actions], self._matched)
         results = super().advance(actions)
         sentences.look_around_target(self.worlds, self._around)
         return results
