@@ -132,11 +132,10 @@ class LinearProduct(torch.autograd.Function):
         rows, weight = ctx.saved_tensors
         of_rows, of_weight, of_bias = ctx.needs_input_grad
         product = torch.ops.mkldnn._linear_pointwise.default
-        plain = None, "none", [], ""
-        flat = gradient.flatten(0, -2)  # [B, out]
+        flat, flat_rows = gradient.flatten(0, -2), rows.flatten(0, -2)  # [B, out], [B, in]
         return (
-            product(gradient, weight.t(), *plain) if of_rows else None,
-            product(flat.t(), rows.flatten(0, -2).t(), *plain) if of_weight else None,
+            product(gradient, weight.t(), None, "none", [], "") if of_rows else None,
+            product(flat.t(), flat_rows.t(), None, "none", [], "") if of_weight else None,
             flat.sum(0) if of_bias else None,
         )
 
