@@ -422,7 +422,7 @@ def appendix_table(cells: Sequence[Cell]) -> run_data.Table:
         if n_steps < task.least:
             speeds = {cell.agent.name: cell.speed for cell in own}
             hours = [f"{name} {task.least / n / 3600:.1f}" for name, n in speeds.items() if n]
-            told = ", ".join(hours), _published_text(task)
+            told = "; ".join(hours), _published_text(task)
             rows.append((task.name, f"{n_steps:,}", f"{task.least:,}", *told))
     return rows
 

@@ -116,7 +116,7 @@ def test_runs_too_short_for_their_task_stand_in_the_appendix_until_one_is_long_e
     names = [row[0] for row in scoreboard.scores_table(cells)]
     assert names[1:-2] == ["T-Maze 10, 100", "MemoryS11, 2,000,000"]
     # 1,800,450 steps at 10 a second.
-    hours = "LSTM 50.0, GPT 50.0"
+    hours = "LSTM 50.0; GPT 50.0"
     row = "Key-to-Door 20", "100", "1,800,450", hours, ""
     assert scoreboard.appendix_table(cells)[1:] == [row]
     write_run(1.0, "eval/success_mean", n_steps=1_800_450, **task)
