@@ -11,7 +11,6 @@ import pytest
 
 from analysis.scoreboard import TASKS
 from envs.random_maze import FREE, MAX_SIDE, MAX_STEPS, MIN_SIDE, MOVES, WALL, random_maze
-from examples.bandit import Bandit
 
 pytestmark = pytest.mark.slow
 BY_NAME = {task.name: task for task in TASKS}
@@ -131,7 +130,7 @@ def test_an_agent_that_pushes_to_the_side_to_which_the_pole_leans_gets_chance():
 
 
 def test_the_best_of_the_bandit_is_that_of_dynamic_programming():
-    pulls, values = Bandit().pulls, {}
+    pulls, values = gymnasium.make(BY_NAME["Bandit"].env).unwrapped.pulls, {}
     for n in reversed(range(pulls)):
         for known in ((a, b, c, n - a - b - c) for a, b, c in np.ndindex((n + 1,) * 3)):
             if known[-1] < 0:
