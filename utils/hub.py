@@ -1,6 +1,5 @@
 """Files of the Hugging Face hub: downloads, kept in its cache, and uploads."""
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +9,7 @@ from typing import Any
 UNAUTHORISED, FORBIDDEN = 401, 403  # HTTP statuses of the hub
 NOT_LOGGED_IN = "you are not logged in there. Run: hf auth login, or set HF_TOKEN"
 
-# A failure is told as HubError; the clients' logs of every request are no part of our output.
-os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-for client in ("httpx", "httpx2"):  # of earlier and later versions of huggingface_hub
-    logging.getLogger(client).setLevel(logging.WARNING)
+os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a failure is told as HubError
 
 
 class HubError(Exception):
