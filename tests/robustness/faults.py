@@ -140,7 +140,6 @@ def kill_in_a_checkpoint(case: Case, workplace: Path, dice: random.Random) -> st
     """Kill the run while a checkpoint is being written."""
     process = start(case.command, workplace)
 
-
     def is_partial() -> bool:
         return any((workplace / case.folder).glob(f"{LAST}.*.partial"))
 
