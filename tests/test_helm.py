@@ -176,7 +176,7 @@ def test_a_mistake_is_told_in_one_line_and_nothing_is_written(reason, recall, in
     settings, options = MISTAKES[reason]
     with in_one_line(re.escape(reason)):
         helm.train(TINY | settings, **options(recall))
-    for function in (helm.load, helm.resume):
+    for function in (helm.load, helm.resume, helm.train):
         with pytest.raises(UserError):
             function("nowhere")
     assert list(in_empty_folder.iterdir()) == []
