@@ -10,11 +10,11 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from zlib import crc32
 
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import flatdim
 from tqdm import tqdm
 
 from analysis.page import FORMATS, EpisodePage, write_movies
@@ -76,8 +76,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
     file, folder = result_file(config, path, arguments), episode_folder(config, arguments)
     episodes = []
     with open_env(config, arguments.seed, drawn=in_detail) as env:
-        n_actions = int(cast(Discrete, env.single_action_space).n)
-        actions = action_names(config.env, n_actions, env.metadata)
+        actions = action_names(config.env, flatdim(env.single_action_space), env.metadata)
         heading = f"{'Chance' if arguments.random else config.model} on {task}"
         agent = None if arguments.random else checkpoint
         player = restored_agent(config, env, agent, path)

@@ -14,16 +14,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, TypeVar, cast
 
+import numpy as np
 import torch
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Box, Space, flatdim
 from torch import Tensor, nn
+from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 from torch.nn import functional as F
 
-from models.agent import Evaluation, Step, allowed, sample_actions
+from models.agent import NO_ACTION, Evaluation, Step, allowed, sample_actions
 from models.caching import DistinctImages, ObservationCache, encoded_once, to_float01
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
-from utils.errors import UserError
+from utils.errors import RunError, UserError
 from utils.settings import setting
 from utils.starting import one_thread
 
@@ -32,7 +34,11 @@ BLOCK_SIZE = 16  # images encoded at a time on a GPU
 CACHE_BLOCK = 4  # few images are new to an encoder at one step,
 LARGER_BLOCKS = (16, 64)  # or all of them
 SMALL, LARGE = (16, 32), (64, 128)  # channels before a trained memory, and without one
-HIDDEN_BIAS = 0.1
+# Of continuous actions: the range of log deviations; the largest number, as the density of 1 is
+# infinite; the first gain of their means, so that learning begins from all actions alike.
+LOG_STD, LARGEST, SMALL_GAIN = (-20.0, 2.0), 1 - 1e-6, 0.01
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
+QUADRATURE = _NODES, _WEIGHTS / _WEIGHTS.sum()
 Masks = Tensor | None  # whether an action is allowed; None: every one  [B, A] bool
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Kernel = tuple[tuple[int, int], ...]  # and stride, of each convolution
@@ -57,6 +63,10 @@ class EncoderSettings(SentenceSettings):
     )
     last_reward_input: bool = setting(
         "the environment's last reward is an input beside the observation, not scaled or clipped",
+        default=False,
+    )
+    state_dependent_std: bool = setting(
+        "the deviation of continuous actions depends on the observations (PPO; SAC's always does)",
         default=False,
     )
 
@@ -109,10 +119,11 @@ def build_encoder(
 
 
 def configured_reader(
-    config: EncoderSettings, observation_space: Space, action_space: Discrete
+    config: EncoderSettings, observation_space: Space, action_space: Space
 ) -> ObservationPreprocessor:
     is_told = config.last_action_input or config.last_reward_input
-    return ObservationPreprocessor(observation_space, int(action_space.n) + 1 if is_told else 0)
+    n_last = flatdim(action_space) + 1 if is_told else 0
+    return ObservationPreprocessor(observation_space, n_last, action_space.shape)
 
 
 class SmallImpalaCNN(Encoder):
@@ -386,27 +397,60 @@ class ActorCritic(nn.Module):
         return Evaluation(log_probs, self.values(features), entropy)
 
 
-class DuelingQ(nn.Module):
-    """Two streams of three layers (Wang et al. 2016, arXiv:1511.06581, eq. 9).
+class SquashedGaussian(TransformedDistribution):
+    """tanh(u) of u ~ N(mean, exp(log_std)^2), A independent numbers: actions [..., A] of a Box."""
 
-        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        self.normal = Normal(mean, log_std.clamp(*LOG_STD).exp(), validate_args=False)
+        apart = Independent(self.normal, 1, validate_args=False)
+        super().__init__(apart, TanhTransform(cache_size=1), validate_args=False)
 
-    All layers but the last are `n_features` wide. Weights are orthogonal, biases 0.
-    """
+    def choose(self, deterministic: bool = False) -> Tensor:
+        """Draw actions, or take those of the mean; RunError if one is not finite.  [..., A]"""
+        actions = self.normal.mean.tanh() if deterministic else self.sample()
+        if not actions.isfinite().all():
+            raise RunError(NO_ACTION)
+        return actions.clamp(-LARGEST, LARGEST)
 
-    def __init__(self, n_features: int, n_actions: int) -> None:
-        super().__init__()
-        hidden = (n_features,) * 3
-        self.value = initialise_orthogonal(mlp(*hidden, 1))
-        self.advantage = initialise_orthogonal(mlp(*hidden, n_actions))
+    def entropy(self) -> Tensor:
+        """Return E[log |da/du|] + H(u), the first by quadrature over each normal number.  [...]"""
+        nodes, weights = (self.normal.mean.new_tensor(each)[:, None] for each in QUADRATURE)
+        u = self.normal.mean[..., None, :] + self.normal.stddev[..., None, :] * nodes
+        (squash,) = self.transforms
+        narrowed = (weights * squash.log_abs_det_jacobian(u, u.tanh())).sum(-2)
+        return (self.normal.entropy() + narrowed).sum(-1)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features [B, n_features] to the values of all actions [B, A]."""
-        advantage = self.advantage(features)
-        return self.value(features) + (advantage - advantage.mean(-1, keepdim=True))
 
-    def last_layers(self) -> list[nn.Parameter]:
-        return [p for stream in (self.value, self.advantage) for p in stream[-1].parameters()]
+class GaussianActorCritic(ActorCritic):
+    """A squashed Gaussian policy, its deviation one for all states or a second output."""
+
+    def __init__(self, n_features: int, n_numbers: int, state_dependent_std: bool) -> None:
+        super().__init__(n_features, n_numbers * (1 + state_dependent_std))
+        initialise_orthogonal(self.actor[-1], SMALL_GAIN)
+        self.log_std = None if state_dependent_std else nn.Parameter(torch.zeros(n_numbers))
+
+    def policy(self, features: Tensor) -> SquashedGaussian:
+        if self.log_std is None:
+            return SquashedGaussian(*self.actor(features).chunk(2, dim=-1))
+        return SquashedGaussian(self.actor(features), self.log_std)
+
+    def step(
+        self, features: Tensor, context: Tensor, deterministic: bool = False, masks: Masks = None
+    ) -> Step:
+        policy = self.policy(features)
+        actions = policy.choose(deterministic)
+        return Step(actions, context, policy.log_prob(actions), self.values(features))
+
+    def evaluate(self, features: Tensor, actions: Tensor, masks: Masks = None) -> Evaluation:
+        policy = self.policy(features)
+        return Evaluation(policy.log_prob(actions), self.values(features), policy.entropy())
+
+
+def build_heads(n_features: int, action_space: Space, config: EncoderSettings) -> ActorCritic:
+    if isinstance(action_space, Box):
+        n_numbers = flatdim(action_space)
+        return GaussianActorCritic(n_features, n_numbers, config.state_dependent_std)
+    return ActorCritic(n_features, flatdim(action_space))
 
 
 def initialise_orthogonal(module: AnyModule, gain: float = 1.0) -> AnyModule:
@@ -420,23 +464,6 @@ def initialise_orthogonal(module: AnyModule, gain: float = 1.0) -> AnyModule:
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
     return module
-
-
-def uniform_mlp(n_in: int, hidden: tuple[int, int], n_out: int, last: float) -> nn.Sequential:
-    """Return two hidden layers with ReLUs, then a linear one with weights and biases from U(±last).
-
-    Hidden weights are drawn from U(±1/sqrt(outputs)) and their biases are 0.1; the original means
-    the number of inputs and takes that of the outputs.
-    """
-    layers = mlp(n_in, *hidden, n_out)
-    for index, width in zip((0, 2), hidden, strict=True):
-        weight, bias = layers[index].parameters()
-        limit = 1 / math.sqrt(width)
-        nn.init.uniform_(weight, -limit, limit)
-        nn.init.constant_(bias, HIDDEN_BIAS)
-    for parameter in layers[-1].parameters():
-        nn.init.uniform_(parameter, -last, last)
-    return layers
 
 
 class ImageTextEncoder(nn.Module):

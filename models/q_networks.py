@@ -5,6 +5,7 @@ memory can replace the trained one: its hidden state, stored with each step, is 
 embeddings, so that an update has nothing to unroll.
 """
 
+import math
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
@@ -28,7 +29,7 @@ from models.agent import (
     TwinQ,
 )
 from models.caching import encoded_once, to_float01
-from models.encoders import SmallImpalaCNN, configured_reader, uniform_mlp
+from models.encoders import SmallImpalaCNN, configured_reader, mlp
 from models.helm import LanguageMemory, observed_by_encoder
 from models.memories import TrainedMemory
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
@@ -139,6 +140,24 @@ class InputEmbedder(nn.Module):
 
 
 LAST_LAYER_OF_Q, LAST_LAYER_OF_POLICY = 3e-3, 1e-3
+HIDDEN_BIAS = 0.1
+
+
+def uniform_mlp(n_in: int, hidden: tuple[int, int], n_out: int, last: float) -> nn.Sequential:
+    """Return two hidden layers with ReLUs, then a linear one with weights and biases from U(±last).
+
+    Hidden weights are drawn from U(±1/sqrt(outputs)) and their biases are 0.1; the original means
+    the number of inputs and takes that of the outputs.
+    """
+    layers = mlp(n_in, *hidden, n_out)
+    for index, width in zip((0, 2), hidden, strict=True):
+        weight, bias = layers[index].parameters()
+        limit = 1 / math.sqrt(width)
+        nn.init.uniform_(weight, -limit, limit)
+        nn.init.constant_(bias, HIDDEN_BIAS)
+    for parameter in layers[-1].parameters():
+        nn.init.uniform_(parameter, -last, last)
+    return layers
 
 
 class RecurrentTorso(Torso):

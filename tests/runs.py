@@ -47,6 +47,8 @@ TOLD_OF_CRAFTER = {"env": "CrafterText-v0", "crafter_length": 20, "suggester": "
 TOLD_OF_CRAFTER |= {"suggester_model": "decoder", "suggester_cache": "answers.sqlite"}
 MASKED = {"env": "tests.any_envs:Masked-v0"}
 MASKED_IN_INFO = MASKED | {"env_args": '{"told": "info"}'}
+STEERED = {"env": "tests.any_envs:Steered-v0"}
+STEERED_BY_SIGHT = STEERED | {"env_args": '{"kind": "image, channels last"}'}
 TWIN = {"observability": "full"}
 LAST_STEP = {"last_action_input": "true", "last_reward_input": "true"}
 SUBGOALS = {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"}
@@ -80,6 +82,17 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO CNN, forbidden actions": PPO | CNN | MASKED,
     "PPO GPT, forbidden actions, its last step": PPO | GPT | MASKED_IN_INFO | LAST_STEP,
     "PPO HELM, its last step": PPO | HELM | LAST_STEP,
+    "PPO LSTM, continuous, its last step": PPO
+    | LSTM
+    | STEERED
+    | LAST_STEP
+    | {"state_dependent_std": "true"},
+    "PPO GPT, continuous, APT": PPO
+    | GPT
+    | STEERED
+    | CURIOUS
+    | {"curiosity": "APT", "apt_group": 16, "curiosity_icm": "paper"},
+    "PPO HELM, continuous": PPO | HELM | STEERED_BY_SIGHT,
     "PPO HELM": PPO | HELM | {"adv_norm": "true", "lr_decay": "linear"},
     "PPO HELM of Mamba": PPO | HELM | {"language_model": "mamba"},
     "PPO HELM, NovelD": PPO | HELM | CURIOUS | {"curiosity": "NovelD"},

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import flatdim
 from gymnasium.vector import VectorEnv
 
 from envs import ENVIRONMENTS, check_env_name, is_given_vector, make_vector_env, scales_rewards
@@ -150,8 +150,7 @@ def build_learner(
     problems = learner_of.validate_config(share, AGENTS.find(share.model))
     if problems:
         raise UserError(*problems)
-    n_actions = int(cast(Discrete, env.single_action_space).n)
-    curiosity = build_curiosity(config, agent, n_actions)
+    curiosity = build_curiosity(config, agent, flatdim(env.single_action_space))
     if curiosity is not None and ranks.size > 1:
         curiosity.share(ranks)
     learner = learner_of(config, agent, ranks, curiosity)
