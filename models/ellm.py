@@ -23,6 +23,7 @@ from models.encoders import (
     mlp,
     strided_convolutions,
 )
+from models.language.layers import Linear
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import (
     SentenceFeatures,
@@ -65,7 +66,7 @@ class FrameBranch(nn.Module):
         super().__init__()
         kernels = fitting_kernels(image_shape, KERNELS)
         self.convolutions, n_flat = strided_convolutions(image_shape, CHANNELS, kernels)
-        self.linear = nn.Linear(n_flat, width)
+        self.linear = Linear(n_flat, width)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map stacks of frames [B, S*C, H, W] uint8 to features [B, width]."""
@@ -84,7 +85,7 @@ class TextBranch(nn.Module):
     def __init__(self, frozen: SentenceFeatures, width: int) -> None:
         super().__init__()
         self.frozen = frozen
-        self.linear = nn.Linear(frozen.width, width)
+        self.linear = Linear(frozen.width, width)
 
     def forward(self, text: Tensor) -> Tensor:
         """Map sentences by their numbers [B, K] to features [B, width]."""
@@ -156,9 +157,9 @@ class Ellm(Agent):
                 frozen = SentenceSums(self.reader.sentences, encoder)
             self.text = TextBranch(frozen, width)
         if self.reader.n_numbers:
-            self.numbers = nn.Linear(self.reader.n_numbers, width)
+            self.numbers = Linear(self.reader.n_numbers, width)
         n_branches = sum(1 for _ in self.children())
-        self.trunk = nn.Linear(n_branches * width, width)
+        self.trunk = Linear(n_branches * width, width)
         initialise_orthogonal(self)
         self.head = DuelingQ(width, self.n_actions)
 

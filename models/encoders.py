@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from models.agent import NO_ACTION, Evaluation, Step, allowed, sample_actions
 from models.caching import DistinctImages, ObservationCache, encoded_once, to_float01
+from models.language.layers import Linear
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import RunError, UserError
@@ -155,7 +156,7 @@ class SmallImpalaCNN(Encoder):
         self.field = kernel1 + (kernel2 - 1) * stride1  # pixels that one place of the output sees
         self.stride = stride1 * stride2
         self.convolutions, n_flat = strided_convolutions(image_shape, channels, kernels)
-        self.linear = nn.Linear(n_flat, n_features)
+        self.linear = Linear(n_flat, n_features)
         _xavier(self)
         # A checkpoint names no attribute of this: it is neither module nor buffer.
         self._cache = ObservationCache(self._of_images, cache_mb, CACHE_BLOCK, LARGER_BLOCKS)
@@ -275,7 +276,7 @@ class JointEncoder(Encoder):
             self.add_module(kind, encoder)
         self._encoders = list(encoders.values())
         n_joined = sum(encoder.n_features for encoder in self._encoders)
-        self.joint = _xavier(nn.Linear(n_joined, n_features))
+        self.joint = _xavier(Linear(n_joined, n_features))
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
@@ -359,7 +360,7 @@ def mlp(*widths: int) -> nn.Sequential:
     """Return linear layers of these widths, the input's first, with ReLUs between them."""
     layers: list[nn.Module] = []
     for n_in, n_out in pairwise(widths):
-        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+        layers += [Linear(n_in, n_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 

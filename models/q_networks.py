@@ -31,6 +31,7 @@ from models.agent import (
 from models.caching import encoded_once, to_float01
 from models.encoders import SmallImpalaCNN, configured_reader, mlp
 from models.helm import LanguageMemory, observed_by_encoder
+from models.language.layers import Linear
 from models.memories import TrainedMemory
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
@@ -51,7 +52,7 @@ class TileEmbedder(nn.Module):
         self.convolutions = nn.Sequential(
             nn.Conv2d(n_colours, 8, 2), nn.ReLU(), nn.Conv2d(8, 16, 2), nn.ReLU(), nn.Flatten()
         )
-        self.linear = nn.Linear(16 * (height - 2) * (width - 2), n_features)
+        self.linear = Linear(16 * (height - 2) * (width - 2), n_features)
 
     def of_pixels(self, images: Tensor) -> Tensor:
         """Map images in [0, 1], [B, C, H, W], to features [B, n_features]."""
@@ -84,12 +85,12 @@ class InputEmbedder(nn.Module):
             self.images = TileEmbedder(shape, width)
         elif shape is not None:
             self.images = SmallImpalaCNN(shape, width, CHANNELS)
-        self.vectors = nn.Linear(reader.n_numbers, width) if reader.n_numbers else None
+        self.vectors = Linear(reader.n_numbers, width) if reader.n_numbers else None
         self._frozen, self.text = frozen, None
         if frozen is not None:
-            self.text = nn.Linear(reader.n_texts * frozen.width, width)
+            self.text = Linear(reader.n_texts * frozen.width, width)
         n_embedded = settings.action_embedding
-        self.actions = nn.Linear(n_actions, n_embedded) if n_embedded else None
+        self.actions = Linear(n_actions, n_embedded) if n_embedded else None
         kinds = [kind for kind in (self.images, self.vectors, self.text) if kind is not None]
         self.width = width * len(kinds) + n_embedded + bool(reader.n_last)
 

@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Se
 from models import build_agent, encoders
 from models.caching import to_float01
 from models.encoders import ActorCritic, SmallImpalaCNN, build_encoder
+from models.language.layers import Linear
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import DEFAULT_ENCODER
 from tests import golden_data
@@ -174,3 +175,24 @@ def test_weights_start_as_published():
     torch.testing.assert_close(last @ last.T, 2 * torch.eye(5), atol=1e-5, rtol=0)
     assert not encoder.linear.bias.any()
     assert not heads.critic[0].bias.any()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(7,), (5, 3), (2, 3, 4)])
+def test_a_large_product_is_pytorchs_with_its_gradients(shape, bias, monkeypatch):
+    monkeypatch.setattr("models.language.layers.LARGE_PRODUCT", 0)
+    layer = Linear(6, 10, bias=bias)
+    plain = torch.nn.Linear(6, 10, bias=bias)
+    plain.load_state_dict(layer.state_dict())
+    found, gradients = [], torch.randn(10, *shape).movedim(0, -1)  # not contiguous
+    for each in (layer, plain):
+        torch.manual_seed(1)
+        rows = torch.randn(6, *shape).movedim(0, -1).requires_grad_()
+        output = each(rows)
+        output.backward(gradients)
+        found.append([output, rows.grad, *(parameter.grad for parameter in each.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+    assert type(found[0][0].grad_fn).__name__ == "LinearProductBackward"
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(rows).dtype == torch.bfloat16

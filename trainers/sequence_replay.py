@@ -131,7 +131,7 @@ class Replay:
     @property
     def start_rows(self) -> Tensor:
         if self._starts is None:
-            self._starts = self.rows["starts"].nonzero().squeeze(-1)
+            self._starts = self.rows["starts"][: len(self)].nonzero().squeeze(-1)
         return self._starts
 
     def sequences(self, start_rows: Tensor) -> SequenceBatch:

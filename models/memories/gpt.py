@@ -18,6 +18,7 @@ from models.language.kv_cache import (
     ring_windows,
     split_heads,
 )
+from models.language.layers import Linear
 from models.memories.base import HeadSettings, TrainedMemory, head_width
 from utils.settings import setting
 
@@ -84,11 +85,11 @@ class PreNormBlock(nn.Module):
         super().__init__()
         self.n_head = n_head
         self.attention_norm = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        self.qkv = Linear(width, 3 * width)
+        self.out = Linear(width, width)
         self.feed_forward_norm = nn.LayerNorm(width)
-        self.inner = nn.Linear(width, 4 * width)
-        self.outer = nn.Linear(4 * width, width)
+        self.inner = Linear(width, 4 * width)
+        self.outer = Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
         for layer in (self.qkv, self.out, self.inner, self.outer):
             nn.init.normal_(layer.weight, std=0.02)
@@ -119,9 +120,9 @@ class Gate(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.of_found = nn.Linear(width, 3 * width, bias=False)
-        self.of_rows = nn.Linear(width, 2 * width, bias=False)
-        self.of_kept = nn.Linear(width, width, bias=False)
+        self.of_found = Linear(width, 3 * width, bias=False)
+        self.of_rows = Linear(width, 2 * width, bias=False)
+        self.of_kept = Linear(width, width, bias=False)
         self.bias = nn.Parameter(torch.full((width,), 2.0))
 
     def forward(self, rows: Tensor, found: Tensor) -> Tensor:
@@ -246,7 +247,7 @@ class Gpt(TrainedMemory):
         self.head_width = head_width(settings)
         self.n_context = self.mem_len = settings.mem_len
         same = n_features == self.width
-        self.enter = nn.Identity() if same else nn.Linear(n_features, self.width)
+        self.enter = nn.Identity() if same else Linear(n_features, self.width)
         self.positions = POSITIONS[settings.memory_positions](self.width, self.mem_len + 1)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Memory, TensorMemory
+from models.language.layers import Linear
 from models.memories.base import HeadSettings, NetworkSettings, TrainedMemory, head_width
 
 
@@ -114,7 +115,7 @@ class Scan(TrainedMemory):
         super().__init__(n_features, settings)
         self.width = settings.memory_width
         same = n_features == self.width
-        self.enter = nn.Identity() if same else nn.Linear(n_features, self.width)
+        self.enter = nn.Identity() if same else Linear(n_features, self.width)
         layers = range(settings.memory_layers)
         self.norms = nn.ModuleList(nn.LayerNorm(self.width) for _ in layers)
         self.cells: Any = nn.ModuleList(self.cell_class(settings) for _ in layers)
@@ -157,7 +158,7 @@ class MinGruCell(Cell):
     def __init__(self, settings: NetworkSettings) -> None:
         super().__init__(settings)
         self.shape = (settings.memory_width,)
-        self.enter = nn.Linear(settings.memory_width, 2 * settings.memory_width)
+        self.enter = Linear(settings.memory_width, 2 * settings.memory_width)
         # States last 2 to 400 steps at first, as Tallec & Ollivier 2018, arXiv:1804.11188, advise.
         self.enter.bias.data[: settings.memory_width] = -torch.linspace(0, 6, settings.memory_width)
 
@@ -192,10 +193,10 @@ class LruCell(Cell):
         self.nu = nn.Parameter(torch.log(-squares.log() / 2))
         self.theta = nn.Parameter(torch.log(self.MAX_PHASE * (1 - torch.rand(self.shape))))
         self.gamma = nn.Parameter((1 - squares).sqrt().log())
-        self.enter = nn.Linear(width, 2 * self.shape[0], bias=False)  # B
-        self.leave = nn.Linear(2 * self.shape[0], width, bias=False)  # C
+        self.enter = Linear(width, 2 * self.shape[0], bias=False)  # B
+        self.leave = Linear(2 * self.shape[0], width, bias=False)  # C
         self.skip = nn.Parameter(torch.randn(width))
-        self.out = nn.Linear(width, 2 * width)
+        self.out = Linear(width, 2 * width)
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         inputs = torch.view_as_complex(self.enter(x).unflatten(-1, (-1, 2)))
@@ -228,8 +229,8 @@ class FfmCell(Cell):
         self.alpha = nn.Parameter(torch.linspace(math.log(2), slowest, n_traces))
         self.omega = nn.Parameter(2 * math.pi / torch.linspace(1, self.LONGEST, n_periods))
         self.widths = n_traces, n_traces, width, width
-        self.enter = nn.Linear(width, sum(self.widths))
-        self.mix = nn.Linear(2 * n_traces * n_periods, width)
+        self.enter = Linear(width, sum(self.widths))
+        self.mix = Linear(2 * n_traces * n_periods, width)
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -263,10 +264,10 @@ class MLstmCell(Cell):
         super().__init__(settings)
         width, head, n_heads = settings.memory_width, head_width(settings), settings.memory_heads
         self.shape = n_heads, head, head + 1
-        self.enter = nn.Linear(width, 4 * width)  # queries, keys, values and the output's gate
-        self.gate = nn.Linear(width, 2 * n_heads)
+        self.enter = Linear(width, 4 * width)  # queries, keys, values and the output's gate
+        self.gate = Linear(width, 2 * n_heads)
         self.norm = nn.LayerNorm(head)
-        self.out = nn.Linear(width, width)
+        self.out = Linear(width, width)
         nn.init.zeros_(self.gate.weight)
         nn.init.zeros_(self.gate.bias)
         self.gate.bias.data[:n_heads] = torch.linspace(3, 6, n_heads)  # nothing is forgotten yet
