@@ -271,7 +271,7 @@ def facts_of(
     if arguments.random:
         actions = "random"
     elif not player.draws_actions:
-        actions = "of the highest value"
+        actions = "without noise" if player.reader.action_shape else "of the highest value"
     names = ("n_episodes", "seed", "greedy", "random", "report", "video")
     return {
         "checkpoint": path.name,

@@ -68,9 +68,13 @@ AGENTS = Agents(
     {name: agent for name, (agent, _) in PUBLISHED.items()},
 )
 agent_class = AGENTS.find
-ACTOR_CRITICS = ("PPO",)
-DISCRETE, CONTINUOUS = ("DQN", "SAC", "EllmDQN"), ()  # of one kind of actions alone
-FROM_REPLAY = ("DQN", "SAC")  # have networks of their own, with the memory of the model in them
+ACTOR_CRITICS = ("PPO", "SAC", "TD3")
+DISCRETE, CONTINUOUS = ("DQN", "EllmDQN"), ("TD3",)  # of one kind of actions alone
+FROM_REPLAY = (
+    "DQN",
+    "SAC",
+    "TD3",
+)  # have networks of their own, with the memory of the model in them
 
 
 def build_agent(config: Config, observation_space: Space, action_space: Space) -> Any:

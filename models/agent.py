@@ -338,8 +338,8 @@ class Torso(nn.Module, ABC):
 
     def embedded(self, sequences: SequenceBatch) -> Tensor:
         """Return the embeddings of sequences from replay.  [T+1, B, F]"""
-        is_first, n_actions = sequences.is_first, self.embedder.n_actions
-        last_actions = sequences.last_actions.masked_fill(is_first, n_actions).flatten()
+        is_first = sequences.is_first
+        last_actions = self.embedder.begun(sequences.last_actions, is_first).flatten(0, 1)
         return self.embedder(sequences.observations, last_actions).unflatten(0, is_first.shape)
 
     def remembered(self, features: Tensor) -> Tensor:

@@ -398,6 +398,12 @@ class ActorCritic(nn.Module):
         return Evaluation(log_probs, self.values(features), entropy)
 
 
+def checked_actions(actions: Tensor) -> Tensor:
+    if not actions.isfinite().all():
+        raise RunError(NO_ACTION)
+    return actions
+
+
 class SquashedGaussian(TransformedDistribution):
     """tanh(u) of u ~ N(mean, exp(log_std)^2), A independent numbers: actions [..., A] of a Box."""
 
@@ -409,9 +415,7 @@ class SquashedGaussian(TransformedDistribution):
     def choose(self, deterministic: bool = False) -> Tensor:
         """Draw actions, or take those of the mean; RunError if one is not finite.  [..., A]"""
         actions = self.normal.mean.tanh() if deterministic else self.sample()
-        if not actions.isfinite().all():
-            raise RunError(NO_ACTION)
-        return actions.clamp(-LARGEST, LARGEST)
+        return checked_actions(actions).clamp(-LARGEST, LARGEST)
 
     def entropy(self) -> Tensor:
         """Return E[log |da/du|] + H(u), the first by quadrature over each normal number.  [...]"""

@@ -47,6 +47,7 @@ LEARNERS = Registry(
         "PPO": "trainers.ppo:PPO",
         "DQN": "trainers.dqn:DQN",
         "SAC": "trainers.sac:SAC",
+        "TD3": "trainers.td3:TD3",
         "EllmDQN": "trainers.ellm_dqn:EllmDQN",
     },
     "algorithm",
@@ -153,7 +154,7 @@ def build_learner(
     curiosity = build_curiosity(config, agent, flatdim(env.single_action_space))
     if curiosity is not None and ranks.size > 1:
         curiosity.share(ranks)
-    learner = learner_of(config, agent, ranks, curiosity)
+    learner = learner_of.of(agent)(config, agent, ranks, curiosity)
     place = getattr(config, GUIDE) if GUIDE in read_settings(config) else None
     if place is not None:
         path = find_checkpoint(Path(place), GUIDE)
