@@ -14,15 +14,13 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from gymnasium.spaces import flatdim
 from tqdm import tqdm
 
-from analysis.page import FORMATS, EpisodePage, write_movies
-from envs import action_names, number_names, picture_legend
-from rewards.goals import task_settings
+from analysis.page import FORMATS, page_of, write_movies
+from analysis.run_data import aligned
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
-from trainers.evaluation import MOST_ENVS, Episode, evaluate, saliency
+from trainers.evaluation import MOST_ENVS, Episode, evaluate, saliency, task_settings
 from utils.command_line import Parser, add_trust, add_var, run_program, whole_number
 from utils.errors import UserError, escape
 from utils.files import check_file, check_writable, folder_name
@@ -76,12 +74,10 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
     file, folder = result_file(config, path, arguments), episode_folder(config, arguments)
     episodes = []
     with open_env(config, arguments.seed, drawn=in_detail) as env:
-        actions = action_names(config.env, flatdim(env.single_action_space), env.metadata)
         heading = f"{'Chance' if arguments.random else config.model} on {task}"
         agent = None if arguments.random else checkpoint
         player = restored_agent(config, env, agent, path)
-        numbers = number_names(config.env, env.metadata) or player.reader.number_names
-        page = EpisodePage(heading, actions, numbers, picture_legend(config.env))
+        page = page_of(env, config.env, player, heading)
         played = evaluate(
             player, env, arguments.n_episodes, arguments.greedy, arguments.seed, in_detail
         )
@@ -91,7 +87,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
                 kept = folder / f"{episode_name(file, number)}.npz"
                 recording.save(kept)
                 if arguments.video:
-                    write_movies(kept, recording, actions)
+                    write_movies(kept, recording, page.actions)
                 if arguments.report:
                     # Of the first alone: through a language model it takes minutes for ten.
                     shown = saliency(player, recording.steps) if number == 1 else None
@@ -313,17 +309,17 @@ def summarize(episodes: list[Episode]) -> dict[str, object]:
     return result
 
 
-def table(episodes: list[Episode], result: dict[str, object]) -> str:
-    lines = ["episode     return   length"]
-    for number, each in enumerate(episodes, start=1):
-        lines.append(f"{number:7d} {each.episode_return:10.3f} {each.length:8d}")
-    lines.append(f"   mean {result['return_mean']:10.3f} {result['length_mean']:8.1f}")
-    lines.append(f" spread {result['return_std']:10.3f} {result['length_std']:8.1f}")
+def table(episodes: list[Episode], result: dict[str, Any]) -> str:
+    rows = [[n, f"{each.episode_return:.3f}", each.length] for n, each in enumerate(episodes, 1)]
+    for name in ("mean", "std"):
+        rows.append([name, f"{result[f'return_{name}']:.3f}", f"{result[f'length_{name}']:.1f}"])
+    columns = ["episode", "return", "length"]
     if "success_mean" in result:
+        columns.append("success")
         shown = ["yes" if each.success else "no" for each in episodes]
-        column = ["success", *shown, f"{result['success_mean']:.3f}", ""]
-        lines = [f"{line} {cell:>8}".rstrip() for line, cell in zip(lines, column, strict=True)]
-    return "\n".join(lines)
+        for row, cell in zip(rows, [*shown, f"{result['success_mean']:.3f}", ""], strict=True):
+            row.append(cell)
+    return aligned([columns, *rows])
 
 
 if __name__ == "__main__":

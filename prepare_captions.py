@@ -11,10 +11,9 @@ from pathlib import Path
 
 from envs.crafter.captions import Accuracy, TiledFrameBatches, accuracy
 from envs.crafter.sentences import N_KINDS
-from models.encoders import DATA_FOLDER
 from models.tile_reader import FILE, TileReader, load_tile_reader, train_tile_reader
 from utils.command_line import Parser, run_program, whole_number
-from utils.files import check_writable, file_lock
+from utils.files import DATA_FOLDER, check_writable, file_lock
 
 SEED = 0  # of the training pictures and the initial weights
 N_BATCHES = 1200  # of 64 pictures

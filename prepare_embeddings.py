@@ -11,13 +11,13 @@ from pathlib import Path
 from envs.minigrid_captions import CaptionBatches
 from models import resolve_device
 from models.clip import load_encoder
-from models.encoders import DATA_FOLDER, ImageTextEncoder
+from models.encoders import ImageTextEncoder
 from models.grid_clip import FILE, NAME, train_grid_clip
 from models.language.files import find_model
 from models.language.load import describe_language_model
 from models.word_embeddings import PROMPTS, embeddings_file, prepare
 from utils.command_line import Parser, run_program
-from utils.files import check_writable, file_lock
+from utils.files import DATA_FOLDER, check_writable, file_lock
 
 SEED = 0  # of grid-clip's training captions and initial weights
 

@@ -40,14 +40,13 @@ from trainers.checkpoint import (
     save_published,
 )
 from utils.command_line import Parser, add_trust, run_program, whole_number
-from utils.errors import RunError, UserError, escape
+from utils.errors import RunError, UserError, cli_command, escape
 from utils.files import check_writable, write_text
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
 from utils.loggers import FILE as METRICS
 from utils.loggers import RETURN
 from utils.run_folder import DESCRIPTION, SETTINGS, description_of, stored_config, write_json
 from utils.settings import Config, all_settings, read_settings
-from utils.starting import cli_command
 
 ANSWERS = "answers.sqlite"
 CHECKPOINTS = {"best": BEST, "last": LAST}

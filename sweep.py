@@ -20,19 +20,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import plot
 from sweeps import grid, jobs, search
 from sweeps.jobs import Job, State
 from trainers import build
 from trainers.checkpoint import CheckpointSettings, Interruption
 from trainers.train import RunSettings
 from utils.command_line import GIVEN, Parser, add_var, run_program, whole_number
-from utils.errors import Interrupted, RunError, UserError, raise_all
+from utils.errors import Interrupted, RunError, UserError, cli_command, raise_all
 from utils.files import check_writable
 from utils.loggers import RETURN
 from utils.run_folder import EXPERIMENTS, SETTINGS, locked
 from utils.settings import Config
-from utils.starting import cli_command
 
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000
 Check = Callable[[Config], None]
@@ -52,9 +50,8 @@ def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check:
     agents = arguments.agents.split(",") if arguments.agents else ()
     runs = grid.make_grid(arguments.config, arguments.lists, arguments.name, agents)
     raise_all(
-        lambda: grid.check_runs(runs, check),
+        lambda: grid.check_runs(runs, check, arguments.output),
         *machine_checks(arguments),
-        lambda: plot.check_picture(arguments.output),
     )
     work = [Job(run) for run in runs]
     if arguments.dry_run:
@@ -68,9 +65,8 @@ def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check:
     if any(job.state is State.STOPPED for job in work):
         raise_interrupted(stopped_by, argv)
     done = [job.run for job in work if job.state is State.DONE]
-    if done:  # runs are averaged unless a swept setting sets them apart
-        by = ["model", *grid.swept_settings(done)]
-        plot.draw_runs([run.folder for run in done], arguments.output, by)
+    if done:
+        grid.draw(done, arguments.output)
     raise_failed(work)
 
 

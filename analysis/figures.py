@@ -4,6 +4,7 @@ The style is light, quiet, and safe for colour-blind readers.
 """
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from analysis.run_data import Table, aligned, write_csv
+from analysis import statistics
+from analysis.run_data import Table, aligned, group_runs, markdown, read_runs, write_csv
 from analysis.statistics import NAMES, TAUS, Aggregate, Comparison, Estimate, Result
-from utils.files import atomic_write, write_text
+from utils.errors import UserError
+from utils.files import atomic_write, check_writable, write_text
+from utils.loggers import RETURN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,9 +62,10 @@ SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "helm",  # the same numbers give the same file
     "pdf.fonttype": 42,  # TrueType, which journals ask for
 }
+PICTURES, TEX = (".png", ".svg", ".pdf"), ".tex"
 AXIS_LABELS = {"steps": "environment steps", "seconds": "seconds of training"}
 METRIC_LABELS = {
-    "rollout/return_mean": "mean return, last 100 episodes",
+    RETURN: "mean return, last 100 episodes",
     "rollout/return_mean_padded": "mean return, last 100 episodes, zeros for the first N",
     "rollout/length_mean": "mean episode length, last 100 episodes",
     "rollout/success_mean": "share of successes, last 100 episodes",
@@ -74,6 +79,7 @@ WIDTH, WIDE, ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 6.6, 9.0, 2.9, 0.36, 0.17
 LONGEST = 24  # letters of a name that fits on one line, and beside its curve
 DONE, PRUNED, BEST = COLOURS[0], QUIET, COLOURS[1]  # trials of a search
 MOST_IN_TEX = 200  # points of a curve; TeX has little memory
+MOST_WRITTEN, DARK = 12, 0.6  # numbers in a row of a matrix; those below stand on dark ground
 MOST_COLUMNS, MOST_SHOWN = 4, 16  # panels in a row, and signs of a choice
 
 
@@ -164,6 +170,20 @@ def dress_bars(axes: "Axes", names: Sequence[str], least: float = 0.0) -> None:
     axes.spines["left"].set_visible(False)
 
 
+def draw_matrix(
+    axes: "Axes", values: np.ndarray, rows: Sequence[str], columns: Sequence[str]
+) -> None:
+    """Draw numbers from 0 to 1 as colours, and write them where there are not too many."""
+    axes.imshow(values, cmap=MAP, vmin=0, vmax=1)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    for (row, column), value in np.ndenumerate(values):
+        if max(values.shape) <= MOST_WRITTEN and not math.isnan(value):
+            colour = "white" if value < DARK else "black"
+            text = f"{value:.2f}".removeprefix("0")
+            axes.text(column, row, text, ha="center", va="center", size=8, color=colour)
+
+
 def counted_runs(n_runs: int) -> str:
     return f"{n_runs} run" + "s" * (n_runs > 1)
 
@@ -186,6 +206,79 @@ class Labels(NamedTuple):
     axis: str
     statistic: str
     threshold: float | None = None
+
+
+USUAL = Labels(RETURN, "steps", "iqm")
+
+
+def check_picture(path: Path) -> None:
+    if path.suffix not in (*PICTURES, TEX) or os.path.isdir(path):
+        raise UserError(f"--output {path}: name a file ending in {', '.join(PICTURES)} or {TEX}")
+    if not os.path.isdir(path.parent):
+        raise UserError(f"--output {path}: there is no folder {path.parent}")
+    check_writable(path.parent, "--output")
+
+
+def draw_runs(
+    folders: Sequence[Path],
+    picture: Path,
+    by: Sequence[str] = ("model",),
+    panels: Sequence[str] = ("env",),
+    labels: Labels = USUAL,
+    endings: Sequence[str] = PICTURES[:2],
+) -> None:
+    """Group and compare runs, print the tables and write picture and numbers.
+
+    Args:
+        folders: Run folders, or folders of them.
+        picture: The files' common name.
+        by: Settings that tell agents apart.
+        panels: Settings with one panel per value.
+        endings: Of the files beside the numbers.
+    """
+    axis, threshold, output = labels.axis, labels.threshold, picture.with_suffix("")
+    notes: list[str] = []
+    runs = read_runs(folders, labels.metric, axis, notes)
+    groups = group_runs(runs, by, notes, panels)
+    for environment, name, own in groups:
+        first, last = min(run.x[-1] for run in own), max(run.x[-1] for run in own)
+        if first < last:
+            notes.append(
+                f"{name} on {environment}: the runs end between {short_number(first)} and "
+                f"{short_number(last)} {axis}; interpolated, and averaged up to the first end"
+            )
+    results = [statistics.summarize(group, labels.statistic, threshold) for group in groups]
+    comparisons = statistics.compare(results)
+    tables = [statistics.results_table(results, axis, threshold)]
+    if comparisons:
+        tables.append(statistics.comparisons_table(comparisons))
+    if aggregates := statistics.aggregate(results):
+        tables.append(statistics.aggregates_table(aggregates))
+    print("\n\n".join([*notes, *map(aligned, tables)]))
+
+    def beside(addition: str, ending: str) -> Path:
+        return output.with_name(f"{output.name}{addition}{ending}")
+
+    endings = list(dict.fromkeys([*endings, picture.suffix]))
+    pictures = [ending for ending in endings if ending in PICTURES]
+    save_figure(draw(results, comparisons, labels), *(beside("", each) for each in pictures))
+    if TEX in endings:
+        write_text(beside("", TEX), pgfplots(results, labels))
+    if aggregates:
+        every = draw_aggregates(aggregates)
+        save_figure(every, *(beside("_aggregate", each) for each in pictures))
+        write_csv(
+            beside("_aggregate", ".csv"), statistics.aggregates_table(aggregates, precise=True)
+        )
+        write_csv(beside("_profile", ".csv"), statistics.profiles_table(aggregates))
+    write_text(output.with_suffix(".md"), "\n".join(map(markdown, tables)))
+    write_csv(
+        output.with_suffix(".csv"), statistics.results_table(results, axis, threshold, precise=True)
+    )
+    if comparisons:
+        pairs = statistics.comparisons_table(comparisons, precise=True)
+        write_csv(beside("_improvement", ".csv"), pairs)
+    print(f"\nwritten to {output}{', '.join([*endings, '.csv', '.md'])}")
 
 
 def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: Labels) -> "Figure":

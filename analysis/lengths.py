@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from analysis import run_data
-from analysis.figures import COLOURS, DASHED, MAP, QUIET, AnalysisResult, new_figure, style
+from analysis import figures, run_data
 from analysis.statistics import Estimate, estimate
 from utils.errors import UserError, escape
 from utils.loggers import FILE
@@ -28,7 +27,6 @@ N_POINTS, N_LAST = 300, 15  # of an interpolated curve, and those at its end tha
 N_SMOOTHED = 10  # evaluations of a rolling mean
 LEAST_SHARE = 0.9  # of its steps, from which on a run counts
 ROW_HEIGHT, LINES_WIDTH, GRID_WIDTH = 3.2, 5.2, 3.1  # inches
-DARK = 0.6  # scores below it stand on a dark ground
 MARKERS = "osD^vP*"
 EVALUATION = {"env": str, "n_episodes": int, "env_steps": int, "random": bool, "greedy": bool}
 
@@ -92,7 +90,7 @@ class Cell(NamedTuple):
         return " or ".join(dict.fromkeys(one.context for one in self.played))
 
 
-def analyse(paths: Iterable[Path], keys: Sequence[str]) -> AnalysisResult:
+def analyse(paths: Iterable[Path], keys: Sequence[str]) -> figures.AnalysisResult:
     """Print which runs are left out, and compare scores by length; `keys` tell agents apart.
 
     Raises:
@@ -119,7 +117,7 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> AnalysisResult:
         if any(cell.trained != cell.tested for cell in cells)
     }
     tables = {f"{agent} on {env}": _crossed(cells) for (env, agent), cells in grids.items()}
-    return AnalysisResult(_draw(lines, grids), summary(lines), _numbers(played), tables)
+    return figures.AnalysisResult(_draw(lines, grids), summary(lines), _numbers(played), tables)
 
 
 def cells_of(played: Iterable[Played]) -> list[Cell]:
@@ -251,8 +249,8 @@ def _draw(lines: Sequence[Cell], grids: Mapping[tuple[str, str], Sequence[Cell]]
     agents = list(dict.fromkeys(cell.agent for cell in lines))
     n_grids = max(sum(env == own for own, _ in grids) for env in environments)
     width, height = LINES_WIDTH + GRID_WIDTH * n_grids, ROW_HEIGHT * len(environments) + 0.3
-    with style():
-        figure = new_figure(width, height)
+    with figures.style():
+        figure = figures.new_figure(width, height)
         widths = [LINES_WIDTH, *[GRID_WIDTH] * n_grids]
         panels = figure.subplots(len(environments), 1 + n_grids, squeeze=False, width_ratios=widths)
         for (left, *others), env in zip(panels, environments, strict=True):
@@ -263,7 +261,7 @@ def _draw(lines: Sequence[Cell], grids: Mapping[tuple[str, str], Sequence[Cell]]
             for axes, (agent, cells) in zip(others, own.items(), strict=False):
                 _draw_grid(axes, agent, cells)
         note = "mean over runs, 95 % bootstrap intervals; a dot is a run"
-        figure.supxlabel(note, x=0.01, ha="left", size=8, color=QUIET)
+        figure.supxlabel(note, x=0.01, ha="left", size=8, color=figures.QUIET)
     return figure
 
 
@@ -272,7 +270,7 @@ def _draw_lines(axes: "Axes", cells: Sequence[Cell], agents: Sequence[str]) -> N
         own = [cell for cell in cells if cell.agent == agent]
         if not own:
             continue
-        colour, marker = COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]
+        colour, marker = figures.COLOURS[n % len(figures.COLOURS)], MARKERS[n % len(MARKERS)]
         x = [cell.trained for cell in own]
         # A single run has no interval: its ends are the mean.
         ends = [[cell.mean.value if end is None else end for end in cell.mean] for cell in own]
@@ -283,7 +281,7 @@ def _draw_lines(axes: "Axes", cells: Sequence[Cell], agents: Sequence[str]) -> N
         for cell in own:
             scores = [one.score for one in cell.played]
             axes.scatter([cell.trained] * len(scores), scores, s=8, color=colour, alpha=0.5)
-    axes.axhline(TASKS[cells[0].environment].chance, **DASHED, label="chance")
+    axes.axhline(TASKS[cells[0].environment].chance, **figures.DASHED, label="chance")
     lengths = sorted({cell.trained for cell in cells})
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axes.margins(x=0.06)
@@ -301,14 +299,9 @@ def _draw_grid(axes: "Axes", agent: str, cells: Sequence[Cell]) -> None:
     tested = sorted({cell.tested for cell in cells})
     scores = np.full((len(trained), len(tested)), np.nan)
     for cell in cells:
-        row, column = trained.index(cell.trained), tested.index(cell.tested)
-        scores[row, column] = cell.mean.value
-        colour = "white" if cell.mean.value < DARK else "black"
-        text = f"{cell.mean.value:.2f}"
-        axes.text(column, row, text, ha="center", va="center", size=9, color=colour)
-    axes.imshow(scores, cmap=MAP, vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(tested)), map(str, tested))
-    axes.set_yticks(range(len(trained)), map(str, trained))
+        scores[trained.index(cell.trained), tested.index(cell.tested)] = cell.mean.value
+    figures.draw_matrix(axes, scores, [*map(str, trained)], [*map(str, tested)])
+    axes.set_aspect("auto")
     axes.set_title(agent)
     axes.set_xlabel("length played at")
     axes.set_ylabel("length trained at")

@@ -30,7 +30,6 @@ from trainers.evaluation import saliency
 from utils.errors import UserError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure, FigureBase
 
     from analysis.source import Source
@@ -344,7 +343,10 @@ def _draw_layers(names: Sequence[str], layers: np.ndarray, steps: np.ndarray) ->
     with figures.style():
         figure = figures.new_figure(4 + width, max(3.7, 1.75 * n_rows + 0.6))
         left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(4, width))[0]
-        _draw_alignment(left.subplots(), names, layers)
+        axes = left.subplots()
+        figures.draw_matrix(axes, layers, names, names)
+        axes.set_anchor("N")  # beside the first row of panels
+        axes.tick_params("x", rotation=90 if len(names) > 8 else 0)
         left.suptitle("between layers (CKA)", size=11, weight="bold", x=0.03, ha="left")
         panels = figures.image_panels(right, len(steps))
         for axes, name, similarity in zip(panels, names, steps, strict=True):
@@ -357,17 +359,3 @@ def _draw_layers(names: Sequence[str], layers: np.ndarray, steps: np.ndarray) ->
         right.suptitle("between steps (cosine)", size=11, weight="bold", x=0.02, ha="left")
         right.colorbar(image, ax=panels, shrink=0.8, aspect=25).outline.set_visible(False)
     return figure
-
-
-def _draw_alignment(axes: "Axes", names: Sequence[str], layers: np.ndarray) -> None:
-    axes.imshow(layers, cmap=figures.MAP, vmin=0, vmax=1)
-    axes.set_anchor("N")  # beside the first row of panels
-    axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 8 else 0)
-    axes.set_yticks(range(len(names)), names)
-    axes.spines[:].set_visible(False)
-    if len(names) > 12:  # too many to write
-        return
-    for (row, column), value in np.ndenumerate(layers):
-        colour = "white" if value < 0.6 else "black"
-        text = f"{value:.2f}".replace("0.", ".")
-        axes.text(column, row, text, ha="center", va="center", size=7.5, color=colour)

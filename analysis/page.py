@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.spaces import flatdim
+from gymnasium.vector import VectorEnv
 
+from envs import action_names, number_names, picture_legend
+from models.agent import Agent
 from trainers.evaluation import Recording
 from utils.errors import RunError
 from utils.files import atomic_write
@@ -82,7 +86,7 @@ class EpisodePage:
     def __init__(
         self, title: str, actions: Sequence[str], numbers: Sequence[str] = (), legend: str = ""
     ) -> None:
-        self._title, self._actions = title, actions
+        self._title, self.actions = title, actions
         self._names, self._legend = numbers, legend
         self._episodes: list[dict[str, Any]] = []
         self._looks: list[tuple[dict[str, Any], str, np.ndarray]] = []
@@ -133,7 +137,7 @@ class EpisodePage:
         return {
             "title": self._title,
             "facts": facts,
-            "actions": self._actions,
+            "actions": self.actions,
             "numbers": self._names,
             "legend": self._legend,
             "words": list(self._words),
@@ -158,6 +162,13 @@ class EpisodePage:
             page = page.replace(f"{{{{{name}}}}}", part)
         with atomic_write(path) as file:
             file.write(page.encode())
+
+
+def page_of(env: VectorEnv, name: str, agent: Agent, title: str) -> EpisodePage:
+    """Return an empty page for the environments of this name, with the words for all it shows."""
+    actions = action_names(name, flatdim(env.single_action_space), env.metadata)
+    numbers = number_names(name, env.metadata) or agent.reader.number_names
+    return EpisodePage(title, actions, numbers, picture_legend(name))
 
 
 def is_picture(arrays: Mapping[str, np.ndarray]) -> bool:

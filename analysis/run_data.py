@@ -18,7 +18,7 @@ import trainers.build  # noqa: F401  registers all settings, which complete thos
 from utils.errors import UserError, did_you_mean, escape
 from utils.files import write_text
 from utils.given_settings import NAMED_BY_ALL, read_json_object, with_defaults
-from utils.loggers import FILE, STEPS
+from utils.loggers import FILE, RETURN, STEPS
 from utils.run_folder import SETTINGS, init_checkpoint
 from utils.settings import settings_without_effect, shown
 
@@ -175,7 +175,7 @@ def read_progress(folder: Path) -> Progress:
             rows = [line for line in file.read().splitlines(True) if line.endswith(b"\n")]
         row = next(csv.DictReader(line.decode() for line in (header, *rows[-1:])))
         speed = float(row["time/steps_per_second"])
-        mean_return = row["rollout/return_mean"]
+        mean_return = row[RETURN]
         return Progress(
             int(row[STEPS]),
             float(mean_return) if mean_return else None,

@@ -1,8 +1,9 @@
-"""Updates: HELM by PPO beside the straightforward one; DQN, SAC and EllmDQN alone.
+"""Updates: HELM by PPO beside the straightforward one, DQN and SAC beside PyTorch's own products.
 
-Plain is written as the equations read: every sample goes through all networks as floats, in
-PyTorch's default layout. Both begin with the same weights and learn from the same steps. The
-difference is that of the parameters after the first update.
+Plain PPO is written as the equations read: every sample goes through all networks as floats, in
+PyTorch's default layout. Plain DQN and SAC are ours without oneDNN's linear layers. Both begin with
+the same weights and learn from the same steps. The difference is that of the parameters after the
+first update. EllmDQN is measured alone.
 
 HELM's language model has a single layer, since the update never runs it. DQN and SAC have the sizes
 of Ni et al. 2023 (arXiv:2307.03864) and 64 sequences of uniformly random actions; ELLM those of Du
@@ -10,12 +11,14 @@ et al. 2023 (arXiv:2302.06692) and steps of noise.
 """
 
 import copy
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -29,6 +32,7 @@ from benchmarks.random_models import TINY, Size, write_transformer_xl
 from benchmarks.training import opened_run
 from models.agent import SequenceBatch
 from models.ellm import Ellm
+from models.language import layers
 from models.observations import Observations, SentenceTable
 from trainers.ellm_dqn import EllmDQN, NStepDqnSettings
 from trainers.frame_replay import FrameSteps
@@ -58,13 +62,6 @@ def flat(module: nn.Module) -> Tensor:
 
 def copied(network: nn.Module) -> Any:
     return copy.deepcopy(network).to(memory_format=torch.contiguous_format)
-
-
-def learning(learner: Any, draw: Callable[[], Any]) -> Iterator[Work]:
-    def update() -> None:
-        learner.learn(draw())
-
-    return repeat(update)
 
 
 def ppo(quick: bool) -> Iterator[Pair]:
@@ -166,9 +163,9 @@ def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
                 settings += f" memory_heads=1 memory_dropout={dropout} mem_len={n_steps + 1}"
             yield Pair(
                 f"{algorithm}-{model}, T={n_steps}{', dropout' if dropout else ''}",
-                None,
+                partial(plain_off_policy, settings, device) if device == "cpu" else None,
                 partial(our_off_policy, settings, device),
-                compared=0,
+                compared=1 if device == "cpu" else 0,
                 note=f"{n} sequences",
             )
 
@@ -185,7 +182,18 @@ def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], S
 
 
 def our_off_policy(settings: str, device: str) -> Iterator[Work]:
-    return learning(*filled(settings, device))
+    learner, draw = filled(settings, device)
+
+    def update() -> Tensor:
+        learner.learn(draw())
+        return flat(learner.agent)
+
+    return repeat(update)
+
+
+def plain_off_policy(settings: str, device: str) -> Iterator[Work]:
+    with patch.object(layers, "LARGE_PRODUCT", math.inf):
+        yield from our_off_policy(settings, device)
 
 
 class FrameSize(NamedTuple):
@@ -247,4 +255,8 @@ def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[EllmDQN, FrameStep
 
 def our_n_step(size: FrameSize, device: str = "cpu") -> Iterator[Work]:
     learner, steps = fresh_ellm(size, device)
-    return learning(learner, lambda: steps)
+
+    def update() -> None:
+        learner.learn(steps)
+
+    return repeat(update)

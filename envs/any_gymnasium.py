@@ -33,7 +33,7 @@ from gymnasium.wrappers import AtariPreprocessing
 from envs.episodes import MakeOne, SingleEnvs, as_fault
 from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text
 from envs.vector import TwinSettings, twin_if_asked
-from utils.errors import EnvFault, UserError, did_you_mean, told
+from utils.errors import ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
 from utils.settings import setting
 from utils.user_modules import advice, import_module, is_environment_package, search
@@ -50,7 +50,6 @@ HINTS = {  # by words of a TypeError
 ATARI, ATARI_PACKAGE = "ALE/", "ale_py"
 SECONDS = 0.1  # of checking first steps
 MOST_STEPS = 1_000
-ROOT = Path(__file__).resolve().parent.parent
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ def make_drawn(config: Config, seed: int) -> VectorEnv:
     return make(config, seed, **(DRAWN if why_not_drawn(plain, drawn) is None else {}))
 
 
-def _partial(name: str, **drawn: str) -> gymnasium.Env:
+def _partial(name: str, **drawn: Any) -> gymnasium.Env:
     task, shows_positions = name[: -len("P-v0")], name.endswith("P-v0")
     if task == "Pendulum":
         env, n_positions = gymnasium.make("Pendulum-v1", **drawn), 2

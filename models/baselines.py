@@ -8,6 +8,7 @@ from gymnasium.spaces import Space
 from torch import Tensor
 from torch.nn import functional as F
 
+from models import memories
 from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
 from models.encoders import (
     LARGE,
@@ -17,28 +18,11 @@ from models.encoders import (
     build_heads,
     configured_reader,
 )
-from models.memories import (
-    Ffm,
-    Gpt,
-    GptSettings,
-    Gru,
-    GTrXL,
-    HeadSettings,
-    Lru,
-    Lstm,
-    MinGru,
-    MLstm,
-    NetworkSettings,
-    NoMemory,
-    TrainedMemory,
-)
 from models.observations import AgentInput, ObservationBatch, Observations
 from utils.settings import Part
 
-N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES = (
-    1024,
-    128,
-)  # features of an agent without a memory
+# Features of an agent without a memory.
+N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES = 1024, 128
 
 
 class MemoryAgent(ActorCriticAgent):
@@ -52,8 +36,8 @@ class MemoryAgent(ActorCriticAgent):
         channels: Of the encoder's two convolutions.
     """
 
-    reads: ClassVar[tuple[type[Part], ...]] = (EncoderSettings, NetworkSettings)
-    memory_class: ClassVar[type[TrainedMemory]]
+    reads: ClassVar[tuple[type[Part], ...]] = (EncoderSettings, memories.NetworkSettings)
+    memory_class: ClassVar[type[memories.TrainedMemory]]
     channels = SMALL
     sequential = True
 
@@ -136,7 +120,7 @@ class CnnAgent(MemoryAgent):
     """No memory: CNN-PPO."""
 
     reads = (EncoderSettings,)
-    memory_class = NoMemory
+    memory_class = memories.NoMemory
     channels = LARGE
     sequential = False
 
@@ -147,36 +131,36 @@ class CnnAgent(MemoryAgent):
 class LstmAgent(MemoryAgent):
     """An LSTM: Impala-PPO."""
 
-    memory_class = Lstm
+    memory_class = memories.Lstm
 
 
 class GruAgent(MemoryAgent):
-    memory_class = Gru
+    memory_class = memories.Gru
 
 
 class MinGruAgent(MemoryAgent):
-    memory_class = MinGru
+    memory_class = memories.MinGru
 
 
 class LruAgent(MemoryAgent):
-    memory_class = Lru
+    memory_class = memories.Lru
 
 
 class FfmAgent(MemoryAgent):
-    memory_class = Ffm
+    memory_class = memories.Ffm
 
 
 class MLstmAgent(MemoryAgent):
-    memory_class = MLstm
-    reads = (EncoderSettings, HeadSettings)
+    memory_class = memories.MLstm
+    reads = (EncoderSettings, memories.HeadSettings)
 
 
 class GptAgent(MemoryAgent):
     """A GPT that sees the last `mem_len` steps of its episode."""
 
-    memory_class = Gpt
-    reads = (EncoderSettings, GptSettings)
+    memory_class = memories.Gpt
+    reads = (EncoderSettings, memories.GptSettings)
 
 
 class GTrXLAgent(GptAgent):
-    memory_class = GTrXL
+    memory_class = memories.GTrXL

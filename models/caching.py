@@ -6,7 +6,8 @@ that a convolution sees of those. Images are told apart by a 128-bit hash of the
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import torch
@@ -23,6 +24,17 @@ SAMPLE = 256  # images that show whether windows repeat
 def to_float01(images: Tensor) -> Tensor:
     """Return uint8 images as floats in [0, 1], the images' space ending at 255."""
     return images.float().div_(255)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let sums be taken in one order, for any number of threads elsewhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def image_hashes(images: Tensor) -> Tensor:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.encoders import DATA_FOLDER, ImageTextEncoder
+from models.encoders import ImageTextEncoder
 from models.language.load import local_main_process_first
 from utils.errors import UserError, did_you_mean
+from utils.files import DATA_FOLDER
 from utils.hub import HubError, hub_file
 from utils.settings import Config, setting
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import ClassVar, TypeVar, cast
 
 import numpy as np
@@ -22,15 +21,13 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 from torch.nn import functional as F
 
 from models.agent import NO_ACTION, Evaluation, Step, allowed, sample_actions
-from models.caching import DistinctImages, ObservationCache, encoded_once, to_float01
+from models.caching import DistinctImages, ObservationCache, encoded_once, one_thread, to_float01
 from models.language.layers import Linear
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import RunError, UserError
 from utils.settings import setting
-from utils.starting import one_thread
 
-DATA_FOLDER = Path("data")
 BLOCK_SIZE = 16  # images encoded at a time on a GPU
 CACHE_BLOCK = 4  # few images are new to an encoder at one step,
 LARGER_BLOCKS = (16, 64)  # or all of them

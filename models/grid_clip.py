@@ -17,10 +17,11 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from models.caching import to_float01
-from models.encoders import DATA_FOLDER, ImageTextEncoder
+from models.encoders import ImageTextEncoder
 from models.language.files import find_model
 from models.sentence_encoder import SentenceEncoder
 from models.tile_reader import Batches, fit, load_reader, save_reader
+from utils.files import DATA_FOLDER
 
 NAME = "grid-clip"
 FILE = "grid-clip.pt"

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from models.caching import one_thread
 from models.language.files import ModelFiles, find_model
 from models.language.layers import check_finite
 from models.language.load import local_main_process_first
@@ -16,7 +17,6 @@ from models.language.transformer import Bert
 from models.observations import SentenceTable, SentenceVectors
 from utils.errors import UserError
 from utils.settings import Part, setting
-from utils.starting import one_thread
 
 MOST_TOKENS = 256  # as all-MiniLM-L6-v2 was published
 BLOCK = 256  # texts read at a time

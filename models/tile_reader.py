@@ -18,10 +18,8 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from models.caching import to_float01
-from models.encoders import DATA_FOLDER
-from utils.errors import UserError
-from utils.files import atomic_write, load_saved, save_tensors
-from utils.starting import cli_command
+from utils.errors import UserError, cli_command
+from utils.files import DATA_FOLDER, atomic_write, load_saved, save_tensors
 
 FILE = "crafter-captions.pt"
 PROGRAM = "prepare_captions.py"

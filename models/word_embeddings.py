@@ -19,14 +19,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from models.clip import ClipSettings
-from models.encoders import DATA_FOLDER, ImageTextEncoder
+from models.encoders import ImageTextEncoder
 from models.language import LanguageModel
 from models.language.files import ModelFiles
 from models.language.load import LanguageModelSettings
-from utils.errors import UserError
-from utils.files import atomic_write, file_lock
+from utils.errors import UserError, cli_command
+from utils.files import DATA_FOLDER, atomic_write, file_lock
 from utils.settings import setting
-from utils.starting import cli_command
 
 PROMPTS = {
     "minigrid": ("{}",),

@@ -26,7 +26,7 @@ from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sen
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import load_moments, moments, with_moments
-from utils.settings import OwnRegistry, Part, setting
+from utils.settings import Part, setting
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
@@ -35,37 +35,12 @@ DEVIATION_EPSILON = 1e-8
 SMALLEST = torch.finfo(torch.float32).tiny  # divisor of distances
 
 
-class Curiosities(OwnRegistry):
-    base = "rewards.curiosity:Curiosity"
-
-
-CURIOSITIES = Curiosities(
-    "curiosity",
-    {
-        "RND": "rewards.curiosity:RandomNetworkDistillation",
-        "NovelD": "rewards.curiosity:NovelD",
-        "APT": "rewards.curiosity:ActivePretraining",
-    },
-    "intrinsic reward",
-)
-
 Kinds = Mapping[str, Tensor]  # [B, ...] of images, vectors, text; or of the memory of it
 Shapes = Mapping[str, Sequence[int]]  # of such features, (F,) or (C, H, W)
 
 
 @dataclass(frozen=True)
-class CuriositySettings(Part):
-    title = "curiosity"
-
-    curiosity: str | None = setting(
-        "intrinsic reward: RND, NovelD, APT, or module:Class, one of your own; null: the task's "
-        "alone",
-        default=None,
-    )
-
-
-@dataclass(frozen=True)
-class IntrinsicSettings(SentenceSettings, CuriositySettings):
+class IntrinsicSettings(SentenceSettings):
     title = "curiosity"
 
     curiosity_weight: float = setting(
@@ -176,6 +151,24 @@ class Curiosity(ABC):
         self.metrics = tuple(f"curiosity/{name}" for name in logged)
         self.reads_context = config.curiosity_features == "memory"
         self._ranks: Any = None  # the processes that train together, if there are several
+
+    @classmethod
+    def configured(cls, config: Any, agent: Agent, n_actions: int) -> "Curiosity":
+        """Return the reward of the settings, with fresh networks; UserError without features."""
+        features_of = FeatureReader(config, agent)
+        with torch.no_grad():
+            example = features_of(*_example(config, agent))
+        if not example:
+            raise UserError(
+                f"curiosity_features: {config.curiosity_features} gives {config.curiosity} no "
+                "features here. Choose another, or curiosity_text_weight above 0 where there is "
+                "only text"
+            )
+        shapes = {name: tuple(each.shape[1:]) for name, each in example.items()}
+        by_default = config.n_batches if config.algorithm == "PPO" else 1
+        fresh = cls.networks_for(config, shapes, n_actions)
+        networks = {name: network.to(agent.device) for name, network in fresh.items()}
+        return cls(config, networks, features_of, config.curiosity_batches or by_default)
 
     @staticmethod
     def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
@@ -382,6 +375,15 @@ class ActivePretraining(Curiosity):
     reads = (AptSettings,)
     logged = ("loss", "forward_loss", "inverse_loss")
 
+    @classmethod
+    def configured(cls, config: Any, agent: Agent, n_actions: int) -> Curiosity:
+        if config.curiosity_icm == "ellm" and agent.reader.action_shape:
+            raise UserError(
+                "curiosity_icm: ellm takes an action for one number, and here it is a vector. "
+                "Choose curiosity_icm=paper"
+            )
+        return super().configured(config, agent, n_actions)
+
     @staticmethod
     def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
         """Return curiosity modules; UserError if ellm's shared encoder meets unequal shapes."""
@@ -408,9 +410,8 @@ class ActivePretraining(Curiosity):
         return {"loss": forward + inverse, "forward_loss": forward, "inverse_loss": inverse}
 
     def _encoder(self, kind: str) -> nn.Module:
-        if (
-            kind == TEXT and self.config.curiosity_icm == "ellm"
-        ):  # ELLM's code reads text with it, too
+        # ELLM's code reads text with the encoder of images, too.
+        if kind == TEXT and self.config.curiosity_icm == "ellm":
             kind = next(iter(self.networks))
         return self.networks.get_submodule(f"{kind}.encoder")
 
@@ -506,29 +507,6 @@ class Perceptron(nn.Module):
         for layer in self.layers[:-1]:
             rows = F.relu(layer(rows))
         return self.layers[-1](rows)
-
-
-def build_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | None:
-    if config.curiosity is None:
-        return None
-    kind, features_of = CURIOSITIES.find(config.curiosity), FeatureReader(config, agent)
-    if kind is ActivePretraining and config.curiosity_icm == "ellm" and agent.reader.action_shape:
-        raise UserError(
-            "curiosity_icm: ellm takes an action for one number, and here it is a vector. Choose "
-            "curiosity_icm=paper"
-        )
-    with torch.no_grad():
-        example = features_of(*_example(config, agent))
-    if not example:
-        raise UserError(
-            f"curiosity_features: {config.curiosity_features} gives {config.curiosity} no features "
-            "here. Choose another, or curiosity_text_weight above 0 where there is only text"
-        )
-    shapes = {name: tuple(each.shape[1:]) for name, each in example.items()}
-    n_batches = config.curiosity_batches or (config.n_batches if config.algorithm == "PPO" else 1)
-    fresh = kind.networks_for(config, shapes, n_actions)
-    networks = {name: network.to(agent.device) for name, network in fresh.items()}
-    return kind(config, networks, features_of, n_batches)
 
 
 class FeatureReader:

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from models.caching import one_thread
 from models.sentence_encoder import load_sentence_encoder
 from rewards.suggesters.rules import EFFECTIVE, TextState, possible_goals
 from utils.household import PICK_UP, PLACE, Goal
-from utils.starting import one_thread
 
 TASK, SUBGOALS, REWARD_LAST = KINDS = ("task", "subgoals", "reward-last")
 SURVIVAL = "survival"

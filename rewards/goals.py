@@ -25,7 +25,6 @@ from rewards.episode_goals import (
     ONLY_BY_SUBGOALS,
     REWARD_LAST,
     SAME_TEXT,
-    SURVIVAL,
     SYNONYMS,
     TASK,
     TASKS,
@@ -40,14 +39,13 @@ from rewards.episode_goals import (
     actions_of,
 )
 from rewards.suggesters import SUGGESTERS, rules
-from utils.errors import UserError, did_you_mean, raise_any
+from utils.errors import UserError, raise_any
 from utils.files import object_array
 from utils.household import SUITABLE
 from utils.settings import Config, Part, setting
 
 log = logging.getLogger(__name__)
 
-ALL = "all"  # tasks
 ASKING = ("language-model", "server", "yes-no")  # suggesters that ask a language model
 GOAL = "goal"  # the key of the sentence in an observation
 LONGEST_GOAL = 100_000  # signs
@@ -168,27 +166,6 @@ def as_played(config: Config, given: Collection[str]) -> Config:
     config = replace(config, **values)
     raise_any(validate_config(config.part(GoalSettings)))
     return config
-
-
-def task_settings(config: Config, names: str) -> dict[str, Config]:
-    """Return the settings to play single tasks, named with commas between them or "all", by task.
-
-    Whole tasks are played. Of those that are only done by subgoals the last subgoal counts, and all
-    are shown.
-
-    Raises:
-        UserError: there is no such task, or it has no end.
-    """
-    allowed = [name for name in TASKS if name != SURVIVAL]
-    played: dict[str, Config] = {}
-    for task in allowed if names == ALL else names.split(","):
-        if task not in allowed:
-            hint = " It is never completed" if task in TASKS else did_you_mean(task, TASKS)
-            raise UserError(f"--tasks: '{task}' is none of {ALL}, {', '.join(allowed)}.{hint}")
-        kind = REWARD_LAST if task in ONLY_BY_SUBGOALS else TASK
-        changes = {"suggester": None, "single_task": task, "single_task_goals": kind}
-        played[task] = replace(config, **cast(Any, changes))
-    return played
 
 
 def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
@@ -354,9 +331,8 @@ class GoalRewards(VectorWrapper):
     def _end(self, ended: np.ndarray, info: dict[str, Any]) -> None:
         rows = np.flatnonzero(ended).tolist()
         if self.shows_goals:
-            for (
-                row
-            ) in rows:  # goals of the final observation, for the value estimate of a cut episode
+            # Goals of the final observation, for the value estimate of a cut episode.
+            for row in rows:
                 episode = self.episodes[row]
                 told = episode.told(_situation(info, row, AFTERWARDS))
                 (suggested,) = self.suggester.suggest([told])

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analysis.figures import check_picture, draw_runs
+from utils import run_folder
 from utils.errors import UserError, did_you_mean, raise_all, raise_any
 from utils.given_settings import (
     SEVERAL,
@@ -30,14 +32,6 @@ from utils.given_settings import (
     load_config,
     override,
     own_classes,
-)
-from utils.run_folder import (
-    default_run_id,
-    folder_of,
-    init_checkpoint,
-    is_finished,
-    load_run_config,
-    locked,
 )
 from utils.settings import (
     Config,
@@ -85,7 +79,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        return folder_of(self.config, self.run_id)
+        return run_folder.folder_of(self.config, self.run_id)
 
 
 def read_sources(files: Sequence[Path], agents: Collection[str] = ()) -> list[Source]:
@@ -209,14 +203,22 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     return list(kept.values())
 
 
-def check_runs(runs: Sequence[Run], check: Callable[[Config], None]) -> None:
-    """Raise UserError with a line for all that would stop a run; one seed is checked for all."""
+def check_runs(
+    runs: Sequence[Run], check: Callable[[Config], None], picture: Path | None = None
+) -> None:
+    """Raise UserError with a line for all that would stop a run, and for an impossible picture."""
     # Settings are checked once for all seeds: a check may load weights.
     kinds = {dataclasses.replace(run.config, seed=0): None for run in runs}
     raise_all(
         *(partial(check, config) for config in kinds),
         *(partial(_check_folder, run) for run in runs),
+        *([] if picture is None else [partial(check_picture, picture)]),
     )
+
+
+def draw(runs: Sequence[Run], picture: Path) -> None:
+    """Draw the curves of runs as plot.py does; those apart by a swept setting are not averaged."""
+    draw_runs([run.folder for run in runs], picture, ["model", *swept_settings(runs)])
 
 
 def swept_settings(runs: Iterable[Run]) -> list[str]:
@@ -243,7 +245,9 @@ def _runs_of(cells: Sequence[Cell]) -> list[Run]:
 def _named(cell: Cell, differing: Iterable[str] = ()) -> Run:
     config, names, overrides = cell
     values = [f"{name}={getattr(config, name)}" for name in differing]
-    return Run(config, default_run_id([*names, *values, *overrides], config.seed).lstrip(".-"))
+    return Run(
+        config, run_folder.default_run_id([*names, *values, *overrides], config.seed).lstrip(".-")
+    )
 
 
 def _listed(text: str) -> list[str]:
@@ -285,20 +289,22 @@ def _check_folder(run: Run) -> None:
     if run.config.device == "auto":  # the recorded one is the device that was chosen
         telling.remove("device")
     differing = [
-        name for name in _differing(load_run_config(run.folder), run.config) if name in telling
+        name
+        for name in _differing(run_folder.load_run_config(run.folder), run.config)
+        if name in telling
     ]
     if differing:
         raise UserError(
             f"{run.folder}: holds a run that differs in {', '.join(differing)}. "
             "Give this sweep a --name of its own"
         )
-    if init_checkpoint(run.folder) is not None:
+    if run_folder.init_checkpoint(run.folder) is not None:
         raise UserError(
             f"{run.folder}: holds a run that began with another's parameters (--init-from). "
             "Give this sweep a --name of its own"
         )
-    if not is_finished(run.folder):
-        with locked(run.folder):  # raises UserError if a process is writing there
+    if not run_folder.is_finished(run.folder):
+        with run_folder.locked(run.folder):  # raises UserError if a process is writing there
             pass
 
 

@@ -17,12 +17,12 @@ MAY_IMPORT = {
     "analysis": {"trainers", "rewards", "models", "envs", "utils"},
     "helm": {"main", "analysis", "trainers", "models", "envs", "utils"},
     "main": {"analysis", "trainers", "models", "envs", "utils"},
-    "eval": {"analysis", "trainers", "rewards", "envs", "utils"},
+    "eval": {"analysis", "trainers", "utils"},
     "prepare_captions": {"models", "envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
     "plot": {"analysis", "utils"},
     "publish": {"eval", "analysis", "trainers", "rewards", "utils"},
-    "sweep": {"sweeps", "plot", "trainers", "utils"},
+    "sweep": {"sweeps", "trainers", "utils"},
     "sweeps": {"analysis", "utils"},
 }
 # Files that are read before a story is understood: what its file imports, and they in turn. A

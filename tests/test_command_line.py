@@ -13,6 +13,7 @@ import pytest
 import main as main_program
 from utils import starting
 from utils.command_line import run_program
+from utils.errors import COMMANDS, cli_command
 from utils.files import atomic_write
 
 ROOT = Path(main_program.__file__).parent
@@ -153,7 +154,7 @@ def test_a_signal_while_a_program_loads_prints_no_traceback(number, status, tmp_
 def test_a_program_sets_signals_and_tells_what_to_type(started, is_program, words, monkeypatch):
     monkeypatch.setattr(sys, "argv", [started])
     assert is_program in (None, starting.is_started(started))
-    assert words in (None, starting.cli_command("eval.py"))
+    assert words in (None, cli_command("eval.py"))
     assert not starting.is_started(None)
 
 
@@ -161,5 +162,5 @@ def test_what_is_installed_is_what_there_is():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     modules = project["tool"]["setuptools"]["py-modules"]
     assert modules == sorted(file.stem for file in ROOT.glob("*.py"))
-    commands = {name: f"{Path(file).stem}:main" for file, name in starting.COMMANDS.items()}
+    commands = {name: f"{Path(file).stem}:main" for file, name in COMMANDS.items()}
     assert project["project"]["scripts"] == commands

@@ -8,7 +8,7 @@ import torch
 from models import build_agent
 from models.agent import SequenceBatch, Transitions
 from models.observations import ObservationBatch, Observations
-from rewards.curiosity import build_curiosity
+from rewards import CURIOSITIES
 from tests import runs
 from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
@@ -55,7 +55,7 @@ def curious_agent(model="CNN", algorithm="PPO", **changes):
     env = CountingEnv([3, 4, 20])
     torch.manual_seed(0)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    return config, agent, build_curiosity(config, agent, 4)
+    return config, agent, CURIOSITIES.find(config.curiosity).configured(config, agent, 4)
 
 
 def shown(images):

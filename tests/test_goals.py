@@ -8,10 +8,11 @@ import pytest
 from envs.vector import EpisodeStatistics
 from rewards import episode_goals
 from rewards.episode_goals import TASKS, Quality, RewardRule, Similarity, SuggestedGoals, Task
-from rewards.goals import GoalRewards, GoalSettings, as_played, sentence, task_settings, with_goals
+from rewards.goals import GoalRewards, GoalSettings, as_played, sentence, with_goals
 from rewards.suggesters import SUGGESTERS
 from rewards.suggesters.rules import Oracle, TextState
 from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
+from trainers.evaluation import task_settings
 from utils.errors import UserError
 from utils.given_settings import load_config
 

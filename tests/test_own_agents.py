@@ -14,9 +14,9 @@ from sweeps.grid import make_grid, parse_lists, swept_settings
 from tests.bad_inputs.harness import refused
 from tests.test_resume import command
 from tests.user_code import MY_AGENTS, MY_ENVS, forget_modules_of
+from utils.errors import ROOT
 from utils.given_settings import load_config
 from utils.settings import all_settings, read_settings
-from utils.starting import ROOT
 
 NAME = "my_agents:MyAgent"
 TINY = {"memory_width": 8, "n_steps": 64, "echoes": 2}

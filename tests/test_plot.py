@@ -13,6 +13,7 @@ from analysis.run_data import group_runs, read_runs
 from analysis.statistics import compare, summarize
 from tests.bad_inputs.harness import refused
 from tests.test_analysis import refusal, rows, write_run_folder
+from utils.loggers import RETURN
 
 SETTINGS = {"model": "HELM", "env": "Maze-v0", "seed": 0, "beta": 100.0, "save_ckpt": True}
 
@@ -172,7 +173,7 @@ def test_long_names_stay_within_the_picture_and_off_the_curves(runs):
         for seed in range(2):
             changes = {"seed": seed, "single_task": f"the {name} of two long tasks", "n_layer": 3}
             write_run(f"long/{name}{seed}", [0.1, 0.2], **changes)
-    found = read_runs([runs / "long"], plot.METRIC, "steps", [])
+    found = read_runs([runs / "long"], RETURN, "steps", [])
     groups = group_runs(found, ["single_task", "n_layer", "model"], [])
     results = [summarize(group, "mean", None) for group in groups]
     figure = draw(results, compare(results), Labels("rollout/return_mean", "steps", "mean"))

@@ -1,4 +1,4 @@
-"""POPGym's tasks: all by name, in three difficulties, refused where actions are continuous."""
+"""POPGym's tasks: all by name, in three difficulties."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rewards.scaling import RewardScaling, build_scaling
+from rewards import RewardScaling, build_scaling
 from tests.agents import small_config
 from utils.running_statistics import RunningMeanVariance
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import sweep as sweep_program
+from sweeps import grid
 from tests.bad_inputs.harness import refused
 from tests.test_jobs import KILLED, FakePool
 from utils.run_folder import is_finished
@@ -33,7 +34,7 @@ def swept(tiny, monkeypatch):
         pool, drawn = FakePool(plan), []
         fake = contextlib.nullcontext(pool)
         monkeypatch.setattr(sweep_program.jobs, "ray_pool", lambda *options: fake)
-        monkeypatch.setattr(sweep_program.plot, "draw_runs", lambda *shown: drawn.append(shown))
+        monkeypatch.setattr(grid, "draw_runs", lambda *shown: drawn.append(shown))
         return sweep_program.main([*GRID, *arguments]), pool, drawn
 
     return run

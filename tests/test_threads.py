@@ -11,7 +11,8 @@ import torch
 from models import build_agent
 from tests.agents import small_config, spaces
 from tests.runs import same
-from utils.starting import COMMANDS, let_waiting_threads_sleep, number_of_threads
+from utils.errors import COMMANDS
+from utils.starting import let_waiting_threads_sleep, number_of_threads
 
 ROOT = Path(__file__).parent.parent
 MODULES = ("analysis", "benchmarks", "benchmarks.training", "benchmarks.grid_clip")

@@ -19,10 +19,9 @@ from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions
 from models.agent import Agent, RandomAgent
 from models.tile_reader import load_tile_reader, with_tile_reader
-from rewards.curiosity import CURIOSITIES, CuriositySettings, build_curiosity
+from rewards import CURIOSITIES, CuriositySettings, ScalingSettings, build_scaling
 from rewards.goals import GoalRewards, GoalSettings, with_goals
 from rewards.goals import validate_config as goal_contradictions
-from rewards.scaling import ScalingSettings, build_scaling
 from rewards.suggesters import SUGGESTERS
 from trainers.checkpoint import (
     FinetuneSettings,
@@ -151,9 +150,12 @@ def build_learner(
     problems = learner_of.validate_config(share, AGENTS.find(share.model))
     if problems:
         raise UserError(*problems)
-    curiosity = build_curiosity(config, agent, flatdim(env.single_action_space))
-    if curiosity is not None and ranks.size > 1:
-        curiosity.share(ranks)
+    curiosity, reward = None, config.part(CuriositySettings).curiosity
+    if reward is not None:
+        n_actions = flatdim(env.single_action_space)
+        curiosity = CURIOSITIES.find(reward).configured(config, agent, n_actions)
+        if ranks.size > 1:
+            curiosity.share(ranks)
     learner = learner_of.of(agent)(config, agent, ranks, curiosity)
     place = getattr(config, GUIDE) if GUIDE in read_settings(config) else None
     if place is not None:

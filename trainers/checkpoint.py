@@ -47,7 +47,7 @@ from torch import Tensor
 
 from models.agent import Agent
 from trainers.ranks import Ranks
-from utils.errors import Interrupted, UserError
+from utils.errors import Interrupted, UserError, cli_command
 from utils.files import (
     atomic_write,
     check_without_links,
@@ -66,7 +66,6 @@ from utils.run_folder import (
     resume_command,
 )
 from utils.settings import Config, setting
-from utils.starting import cli_command
 
 FORMAT = 4
 LAST_OF_FORMAT_3 = "56e76aa"  # the commit that still reads it

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.agent import Memory
 from models.observations import AgentInput, Observations
-from rewards.scaling import RewardScaling
+from rewards import RewardScaling
 from trainers.evaluation import Episode
 from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks

@@ -17,8 +17,10 @@ from gymnasium.vector import VectorEnv
 
 from models.agent import Agent, gradient_lengths
 from models.observations import AgentInput, Observations
+from rewards.episode_goals import ONLY_BY_SUBGOALS, REWARD_LAST, SURVIVAL, TASK, TASKS
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
+from utils.errors import UserError, did_you_mean
 from utils.files import atomic_write
 from utils.given_settings import with_env_settings
 from utils.run_folder import check_outside, stored_config
@@ -27,6 +29,7 @@ from utils.settings import Config, outside_settings, read_settings, setting
 
 MOST_ENVS = 16
 MOST_SALIENT = 64  # steps: 8 s for HELM with MiniLM, and 16 times that for 256
+ALL = "all"  # tasks
 SEED_OF_EVALUATION = 42  # apart from the seeds of the training environments
 SENTENCES = ("scene", "inventory", "status")
 # The texts of a step by name, each with its default.
@@ -304,3 +307,24 @@ def played_config(
     config = replace(as_played(config, changes), **learning)
     check_outside(config, checkpoint["config"], path, trust, changes)
     return config
+
+
+def task_settings(config: Config, names: str) -> dict[str, Config]:
+    """Return the settings to play single tasks, named with commas between them or "all", by task.
+
+    Whole tasks are played. Of those that are only done by subgoals the last subgoal counts, and all
+    are shown.
+
+    Raises:
+        UserError: there is no such task, or it has no end.
+    """
+    allowed = [name for name in TASKS if name != SURVIVAL]
+    played: dict[str, Config] = {}
+    for task in allowed if names == ALL else names.split(","):
+        if task not in allowed:
+            hint = " It is never completed" if task in TASKS else did_you_mean(task, TASKS)
+            raise UserError(f"--tasks: '{task}' is none of {ALL}, {', '.join(allowed)}.{hint}")
+        kind = REWARD_LAST if task in ONLY_BY_SUBGOALS else TASK
+        changes = {"suggester": None, "single_task": task, "single_task_goals": kind}
+        played[task] = replace(config, **cast(Any, changes))
+    return played

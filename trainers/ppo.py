@@ -6,7 +6,7 @@ Fill a rollout of T steps, estimate advantages, pass over it a few times in mini
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,18 +16,55 @@ from models.observations import AgentInput
 from trainers.learner import Learner, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
-from trainers.schedules import (
-    Coefficients,
-    ScheduleSettings,
-    configured_schedules,
-    impossible_decays,
-)
 from utils.errors import NotFiniteError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_steps, load_moments, moments, with_moments
-from utils.settings import setting
+from utils.settings import Config, setting
 
 MOST_SAMPLES = 2**24
+DECAYS = ("none", "linear", "linear_burn_in", "exp")
+WAYS = ("", "_start", "_end", "_factor")  # endings of the settings of a decay
+
+
+@dataclass(frozen=True)
+class ScheduleSettings(Config):
+    title = "schedules"
+
+    lr_decay: str = setting("learning-rate schedule", choices=DECAYS, default="none")
+    min_lr: float = setting(
+        "learning rate at the end of a linear schedule", low=0, high=10, default=1e-07
+    )
+    lr_decay_start: float = setting(
+        "fraction of the run before the decay starts", low=0, high=1, default=0.0
+    )
+    lr_decay_end: float = setting(
+        "fraction of the run at which a linear decay ends", low=0, high=1, default=1.0
+    )
+    lr_decay_factor: float = setting(
+        "factor per update of an exp schedule", low=0, high=1, default=0.99
+    )
+    ent_coef: float = setting(
+        "weight of the entropy bonus at the start", low=0, high=1e6, default=0.05
+    )
+    ent_decay: str = setting("entropy schedule", choices=DECAYS, default="none")
+    min_ent_coef: float = setting(
+        "entropy weight at the end of a linear schedule", low=0, high=1e6, default=0.0001
+    )
+    ent_decay_start: float = setting(
+        "fraction of the run before the decay starts", low=0, high=1, default=0.0
+    )
+    ent_decay_end: float = setting(
+        "fraction of the run at which a linear decay ends", low=0, high=1, default=1.0
+    )
+    ent_decay_factor: float = setting(
+        "factor per update of an exp schedule", low=0, high=1, default=0.99
+    )
+    clip_range: float = setting(
+        "clip range of the policy ratio at the start", low=0, high=1e6, default=0.2
+    )
+    clip_decay: str = setting(
+        "clip-range schedule, linear ends at 0", choices=("none", "linear"), default="none"
+    )
 
 
 @dataclass(frozen=True)
@@ -66,6 +103,12 @@ class PpoSettings(ScheduleSettings):
     )
 
 
+class Coefficients(NamedTuple):
+    learning_rate: float
+    ent_coef: float
+    clip_range: float
+
+
 class PPO(Learner):
     """Trains one agent on the rollouts it collects itself.
 
@@ -88,8 +131,7 @@ class PPO(Learner):
             )
         )
         # A whole number but for the last rollout, which may be longer than the rest of the run.
-        n_updates = config.n_steps / (config.n_envs * config.n_rollout_steps)
-        self.schedules = configured_schedules(config, n_updates)
+        self.n_updates = config.n_steps / (config.n_envs * config.n_rollout_steps)
         self.advantage_statistics = RunningMeanVariance()
         self.n_epochs_done = 0
         self.rollout: Rollout | None = None
@@ -168,7 +210,7 @@ class PPO(Learner):
         # A_t = sum_k (gamma lambda)^k delta_{t+k} within the episode; its return is A_t + V(s_t).
         rollout.estimate(config.gamma, config.gae_lambda)
 
-        now = Coefficients(*(schedule.value(progress) for schedule in self.schedules))
+        now = self.coefficients(progress)
         for group in self.optimizer.param_groups:
             group["lr"] = now.learning_rate
 
@@ -233,6 +275,21 @@ class PPO(Learner):
             past, ContextWindow(percept.observations, percept.is_first, context).tensors(), "past"
         )
         self.past, self._memory_is_stale = ContextWindow.of(past, self.agent.device), True
+
+    def coefficients(self, progress: float) -> Coefficients:
+        config = self.config
+
+        def of(start: float, end: float, *decay: Any) -> float:
+            return scheduled(progress, self.n_updates, start, end, *decay)
+
+        def decay(name: str) -> Iterator[Any]:
+            return (getattr(config, f"{name}_decay{way}") for way in WAYS)
+
+        return Coefficients(
+            of(config.learning_rate, config.min_lr, *decay("lr")),
+            of(config.ent_coef, config.min_ent_coef, *decay("ent")),
+            of(config.clip_range, 0.0, config.clip_decay),
+        )
 
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
         config, ranks = self.config, self.ranks
@@ -300,3 +357,50 @@ class PPO(Learner):
             **(parts[0] if parts else {}),
             "other_ranks": parts[1:],
         }
+
+
+def impossible_decays(config: ScheduleSettings) -> list[str]:
+    problems = []
+    for name in ("lr", "ent"):
+        start, end = getattr(config, f"{name}_decay_start"), getattr(config, f"{name}_decay_end")
+        if getattr(config, f"{name}_decay") == "linear_burn_in" and start >= end:
+            problems.append(
+                f"{name}_decay_start: {start} is not below {name}_decay_end {end}; "
+                "linear_burn_in decays between the two"
+            )
+    return problems
+
+
+def scheduled(
+    progress: float,
+    n_updates: float,
+    start: float,
+    end: float,
+    decay: str,
+    start_fraction: float = 0.0,
+    end_fraction: float = 1.0,
+    factor: float = 1.0,
+) -> float:
+    """Return a coefficient at an update, by the settings of `ScheduleSettings`.
+
+    Args:
+        progress: The share of the run's environment steps taken before it, those of its own rollout
+            included: 1 / n_updates at the first update, 1 or a little more at the last.
+        n_updates: Updates of the whole run.
+        start, end: The coefficient there.
+        decay: One of DECAYS.
+        start_fraction, end_fraction: Of the progress.
+        factor: Of an exponential decay, per update.
+    """
+    if decay == "none":
+        return start
+    if decay == "exp":
+        # start * factor^n. As in the original, n counts all updates before this one, those before
+        # start_fraction too: a decay that begins late begins with a drop.
+        if progress < start_fraction:
+            return start
+        return start * factor ** max(round(progress * n_updates) - 1, 0)
+    begin = start_fraction if decay == "linear_burn_in" else 0.0
+    length = end_fraction - begin
+    share = (progress - begin) / length if length else 1.0
+    return start + min(max(share, 0.0), 1.0) * (end - start)

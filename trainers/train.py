@@ -28,14 +28,21 @@ from trainers.checkpoint import (
 from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.evaluation import EvaluationSettings, GreedyEvaluation
 from trainers.learner import Learner, Transition
-from utils.errors import EnvFault, Interrupted, NotFiniteError, RunError, UserError, told
+from utils.errors import (
+    EnvFault,
+    Interrupted,
+    NotFiniteError,
+    RunError,
+    UserError,
+    cli_command,
+    told,
+)
 from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
 from utils.run_folder import mark_finished, record_resume, resume_command
 from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.settings import own_choices
-from utils.starting import cli_command
 from utils.user_modules import GIVEN
 
 BAD_MINIBATCH = "bad_minibatch.pt"

@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,8 +19,19 @@ EXHAUSTED = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
     *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
 )
-ENVS = Path(__file__).resolve().parent.parent / "envs"
+ROOT = Path(__file__).resolve().parent.parent
+ENVS = ROOT / "envs"
 LONGEST_SHOWN = 100
+# The programs, and their names where the package is installed.
+COMMANDS = {
+    "main.py": "helm-train",
+    "eval.py": "helm-eval",
+    "plot.py": "helm-plot",
+    "sweep.py": "helm-sweep",
+    "prepare_embeddings.py": "helm-prepare",
+    "prepare_captions.py": "helm-prepare-captions",
+    "publish.py": "helm-publish",
+}
 
 
 class UserError(Exception):
@@ -142,3 +154,11 @@ def raise_all(*calls: Callable[[], Any]) -> list[Any]:
 
 def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+
+
+def cli_command(program: str) -> list[str]:
+    started = Path(sys.argv[0])
+    if started.name in COMMANDS.values():
+        return [COMMANDS[program]]
+    folder = started.parent if started.resolve().parent == ROOT else Path()
+    return ["python", str(folder / program)]

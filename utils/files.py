@@ -22,6 +22,7 @@ import numpy as np
 from utils.errors import UserError
 
 log = logging.getLogger(__name__)
+DATA_FOLDER = Path("data")  # of the files that prepare_*.py write
 BLOCK = 2**24  # bytes read at a time for a checksum
 LONGEST_NAME = 255  # bytes that file systems allow for one name
 

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from utils.errors import UserError, escape
+from utils.errors import ROOT, UserError, cli_command, escape
 from utils.files import (
     atomic_write,
     backup_copy,
@@ -43,7 +43,6 @@ from utils.files import (
 )
 from utils.given_settings import config_from_dict, present_settings, read_json_object, with_defaults
 from utils.settings import Config, outside_settings, read_settings, settings_without_effect
-from utils.starting import cli_command
 from utils.user_modules import (
     OWN_PACKAGES,
     PROGRAMS,
@@ -64,7 +63,6 @@ KEY_BYTES = 32
 EXPERIMENTS = Path("experiments")
 SETTINGS, LOCK = "config.json", "lock"
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),
     *("open_clip_torch", "transformers"),

@@ -9,21 +9,9 @@ kill.
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-# The programs, and their names where the package is installed.
-COMMANDS = {
-    "main.py": "helm-train",
-    "eval.py": "helm-eval",
-    "plot.py": "helm-plot",
-    "sweep.py": "helm-sweep",
-    "prepare_embeddings.py": "helm-prepare",
-    "prepare_captions.py": "helm-prepare-captions",
-    "publish.py": "helm-publish",
-}
+from utils.errors import COMMANDS, ROOT
 
 
 def defer_sigint() -> None:
@@ -48,14 +36,6 @@ def is_started(main_file: str | None) -> bool:
     return file.name in COMMANDS.values() or file.resolve().parent in (ROOT, ROOT / "analysis")
 
 
-def cli_command(program: str) -> list[str]:
-    started = Path(sys.argv[0])
-    if started.name in COMMANDS.values():
-        return [COMMANDS[program]]
-    folder = started.parent if started.resolve().parent == ROOT else Path()
-    return ["python", str(folder / program)]
-
-
 def let_waiting_threads_sleep() -> None:
     """Let threads that wait for others sleep, unless the user has set OpenMP's policy.
 
@@ -72,19 +52,6 @@ def number_of_threads(given: int | None) -> int:
     """
     number = os.environ.get("OMP_NUM_THREADS", "")
     return given or (int(number) if number.isdecimal() else 0) or 1
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let sums be taken in one order, for any number of threads elsewhere."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # At import, or it would come too late: programs import slow packages before they call anything.

@@ -21,12 +21,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from utils.errors import UserError, shortened, told
+from utils.errors import ROOT, UserError, shortened, told
 
 GIVEN = "object:"  # begins the name of an object that a Python program gave
 OWN_PACKAGES = ("analysis", "envs", "models", "rewards", "sweeps", "trainers", "utils")
 PROGRAMS = ("eval", "main", "plot", "prepare_captions", "prepare_embeddings", "publish", "sweep")
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def is_named(name: object) -> TypeGuard[str]:

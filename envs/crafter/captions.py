@@ -68,7 +68,6 @@ N_STREWN = 8
 SEED = 1_000_000  # of the first environment
 N_ENVS = 32  # half of them play at random, half with some sense
 PARTS = ("faced", "scene", "inventory", "amounts", "status", "caption")
-PARTS = ("faced", "scene", "inventory", "amounts", "status", "caption")
 SAYABLE = [number for number in range(len(NAMES)) if number not in UNSEEN]
 
 

@@ -10,28 +10,9 @@ import torch
 from gymnasium.spaces import Box, Text
 from gymnasium.vector.utils import batch_space
 
+from envs.crafter import rules as game
+from envs.crafter import sentences
 from envs.crafter.render import GREY_SIDE, draw, greyed
-from envs.crafter.rules import (
-    Rules,
-    daylight_of,
-    game_commands,
-    names_match,
-    rules_of_crafter,
-    rules_of_text,
-    step_worlds,
-    unlock,
-)
-from envs.crafter.sentences import (
-    MOST_LETTERS,
-    facts_of_tiles,
-    facts_of_worlds,
-    look_around_target,
-    names_around,
-    said,
-    text_commands,
-    text_nouns,
-    unlocked_names,
-)
 from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_compiling
 from envs.spaces import ACTION_NAMES
 from envs.vector import NumpyVectorEnv, put
@@ -64,11 +45,11 @@ class CrafterVectorEnv(NumpyVectorEnv):
         seed: int,
         length: int,
         commands: np.ndarray | None = None,
-        rules: Rules | None = None,
+        rules: game.Rules | None = None,
     ) -> None:
         tell_of_compiling()
-        self._commands = game_commands() if commands is None else commands
-        self._rules = rules_of_crafter() if rules is None else rules
+        self._commands = game.game_commands() if commands is None else commands
+        self._rules = game.rules_of_crafter() if rules is None else rules
         super().__init__(n_envs, seed, (3, SIDE, SIDE), n_actions=len(self._commands))
         self.render_mode = "rgb_array"
         self.length = length
@@ -82,13 +63,13 @@ class CrafterVectorEnv(NumpyVectorEnv):
     def begin(self, row: int, generator: np.random.Generator) -> None:
         # Crafter seeds a world with a hash of its environment's seed and of how many it has made.
         new_world(self.worlds, row, hash((self.seed_of(row), 1)) % MOST_SEED)
-        self.worlds["daylight"][row] = daylight_of(np.zeros(1))[0]
+        self.worlds["daylight"][row] = game.daylight_of(np.zeros(1))[0]
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         worlds = self.worlds
-        light = daylight_of(worlds["steps"] + 1)
-        step_worlds(worlds, self._commands[actions], light, self._rules, self._changed)
-        unlock(worlds, self._news)
+        light = game.daylight_of(worlds["steps"] + 1)
+        game.step_worlds(worlds, self._commands[actions], light, self._rules, self._changed)
+        game.unlock(worlds, self._news)
         self._ever |= self._news.any(0)
         rewards = self.pay()
         terminated = self.died()
@@ -115,7 +96,9 @@ class CrafterVectorEnv(NumpyVectorEnv):
     def words(self, actions: np.ndarray | None) -> dict[str, Any]:
         if actions is None:
             return {}
-        return {"unlocked": object_array(unlocked_names(row.tobytes()) for row in self._news)}
+        return {
+            "unlocked": object_array(sentences.unlocked_names(row.tobytes()) for row in self._news)
+        }
 
     def observe(self, rows: np.ndarray) -> Any:
         return draw(self.worlds, rows, SIDE, self._generators)
@@ -187,12 +170,14 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         terminate_on_death: bool = True,
         reads_pixels: bool = False,
     ) -> None:
-        super().__init__(n_envs, seed, length, text_commands(phrases), rules_of_text())
+        super().__init__(
+            n_envs, seed, length, sentences.text_commands(phrases), game.rules_of_text()
+        )
         self.metadata[ACTION_NAMES] = phrases
         self._is_grey, self._use_text, self._dying = is_grey, use_text, terminate_on_death
         self.reads_pixels = reads_pixels
         self._phrases = np.array(phrases, dtype=object)
-        self._nouns = text_nouns(phrases)
+        self._nouns = sentences.text_nouns(phrases)
         self._matched = np.zeros(n_envs, bool)
         self._around = np.zeros((n_envs, 3, 3), np.uint8)
         # The sentences on the state before any reset, and on the present one.
@@ -201,7 +186,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         shape = (1, GREY_SIDE, GREY_SIDE) if is_grey else (3, SIDE, SIDE)
         parts: dict[str, gymnasium.Space] = {"image": Box(0, 255, shape, np.uint8)}
         if use_text:
-            parts["caption"] = Text(MOST_LETTERS, charset=string.ascii_lowercase + " ,._")
+            parts["caption"] = Text(sentences.MOST_LETTERS, charset=string.ascii_lowercase + " ,._")
         self.single_observation_space = gymnasium.spaces.Dict(parts)
         self.observation_space = batch_space(self.single_observation_space, n_envs)
 
@@ -214,15 +199,15 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         info["action_success"] = self._changed | self._matched
         info["eval_success"] = self._changed.copy()
         info["around_target"] = object_array(
-            names_around(cells.tobytes()) for cells in self._around
+            sentences.names_around(cells.tobytes()) for cells in self._around
         )
         return info
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._last = {}  # of the step before
-        names_match(self.worlds, self._nouns[actions], self._matched)
+        game.names_match(self.worlds, self._nouns[actions], self._matched)
         results = super().advance(actions)
-        look_around_target(self.worlds, self._around)
+        sentences.look_around_target(self.worlds, self._around)
         return results
 
     def pay(self) -> np.ndarray:
@@ -235,11 +220,11 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         frames = super().observe(rows)
         if self.reads_pixels:
             assert self.tile_reader is not None, "opening the game gives it one"
-            facts = facts_of_tiles(self.tile_reader(frames))
+            facts = sentences.facts_of_tiles(self.tile_reader(frames))
         else:
             everywhere = len(rows) == self.num_envs  # taking rows of worlds copies them
-            facts = facts_of_worlds(self.worlds if everywhere else self.worlds[rows])
-        fresh = said(facts)
+            facts = sentences.facts_of_worlds(self.worlds if everywhere else self.worlds[rows])
+        fresh = sentences.said(facts)
         if not self._last:  # the first look of a step is before any reset, at all of them
             self._last = self._now = fresh
         else:  # the info of earlier steps keeps its arrays

@@ -21,7 +21,7 @@ import json
 import string
 from collections import deque
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +53,7 @@ SIDE = 8  # of the symbolic image; a house has 8 * 8 kinds of things and 8 rooms
 TARGETED, NEAR, IN_VIEW = 255, 160, 80  # how bright a thing is in it
 LONGEST_SENTENCE = 4096
 MOST_THINGS = 20
+REMEMBERED = 2**16  # sentences
 EPISODES_AVERAGED = 100
 FIGURES = (  # of an episode, as they are logged: shares of the things, and numbers
     *("rollout/rearrange_success", "rollout/rearrange_success_best"),
@@ -177,12 +178,11 @@ class Households:
         held: The things they hold.  [N]
         known_rooms: Where they have been, a bit for each room.  [N]
         has_looked: Whether they have looked around from where they are.  [N]
-        n_changes: How often something was picked up or placed.  [N]
     """
 
     def __init__(self, house: House, n_envs: int, n_things: int) -> None:
         self.house = house
-        self._rows, self._slots = np.arange(n_envs), np.arange(n_things)
+        self.rows, self._slots = np.arange(n_envs), np.arange(n_things)
         self._moves = moves(house)
         self._room_bits = 1 << house.room_of
         self.kinds = np.zeros((n_envs, n_things), np.int64)
@@ -191,12 +191,11 @@ class Households:
         self.targets, self.held = np.full(n_envs, NONE), np.full(n_envs, NONE)
         self.known_rooms = np.zeros(n_envs, np.int64)
         self.has_looked = np.zeros(n_envs, bool)
-        self.n_changes = np.zeros(n_envs, np.int64)
 
     def begin(self, row: int, kinds: np.ndarray, places: np.ndarray, start: int) -> None:
         """Begin anew in household `row`, with different things [K] in places [K]."""
         self.kinds[row], self.places[row], self.at[row] = kinds, places, start
-        self.held[row], self.has_looked[row], self.n_changes[row] = NONE, False, 0
+        self.held[row], self.has_looked[row] = NONE, False
         self.known_rooms[row] = self._room_bits[start]
         self._target_first(np.array([row]))
 
@@ -232,7 +231,7 @@ class Households:
 
     def held_kinds(self) -> np.ndarray:
         """Return which kind of thing is held; NONE if there is none.  [N]"""
-        return np.where(self.held == NONE, NONE, self.kinds[self._rows, self.held])
+        return np.where(self.held == NONE, NONE, self.kinds[self.rows, self.held])
 
     def n_right(self, row: int) -> int:
         suits = self.house.suits[self.kinds[row], self.places[row]]
@@ -253,7 +252,6 @@ class Households:
         slots = self.targets[rows]
         self.places[rows, slots] = NONE
         self.held[rows] = slots
-        self.n_changes[rows] += 1
         self._target_first(rows)
         return rows, slots
 
@@ -262,7 +260,6 @@ class Households:
         self.places[rows, slots] = self.at[rows]
         self.held[rows] = NONE
         self.targets[rows] = slots
-        self.n_changes[rows] += 1
         return rows, slots
 
     def _target_first(self, rows: np.ndarray) -> None:
@@ -288,7 +285,7 @@ def moves(house: House) -> np.ndarray:
 
 
 class HouseholdWords:
-    """Sentences on N households, from tables: no sentence is put together twice."""
+    """Sentences on N households, from tables; those on views are remembered for a while."""
 
     def __init__(self, households: Households) -> None:
         self._of, self._house = households, households.house
@@ -300,56 +297,40 @@ class HouseholdWords:
         )
         self._items = object_array([*({thing: 1} for thing in things), {}])
         self._statuses = object_array([self._known(rooms) for rooms in range(1 << n_rooms)])
-        self._bits = 1 << np.arange(households.kinds.shape[1])
-        self._scenes: list[dict[int, str]] = [{} for _ in households.at]
-
-    def forget(self, row: int) -> None:
-        self._scenes[row].clear()
+        self._scene = lru_cache(REMEMBERED)(self._scene_of)
 
     def phrases(self, actions: np.ndarray, deeds: Deeds) -> np.ndarray:
         """Return the deeds, "pick up mug"; the action's name where it failed.  [N] objects"""
         done = self._phrases[actions, deeds.things, self._of.at]
         return np.where(deeds.succeeded, done, self._names[actions])
 
-    def told(self, near: np.ndarray, is_seen: np.ndarray) -> dict[str, np.ndarray]:
+    def told(self, is_seen: np.ndarray) -> dict[str, np.ndarray]:
         """Return the sentences on all households, and the things held there.  [N] objects each
 
-        `near` tells which things lie where the agent is, `is_seen` which are in view.  [N, K] each
+        `is_seen` tells which things are in view.  [N, K]
         """
         held = self._of.held_kinds()
         return {
-            "scene": self._scenes_now(near, is_seen),
+            "scene": self._scenes_now(is_seen),
             "inventory": self._inventories[held],
             "status": self._statuses[self._of.known_rooms],
             "items": self._items[held],
         }
 
-    def _scenes_now(self, near: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
-        of, n_things = self._of, near.shape[1]
-        # The things here decide the sentence; after looking around, the changes so far do.
-        changes = np.where(of.has_looked, of.n_changes + 1, 0)
-        keys = (
-            (changes * len(self._house.places) + of.at) * (n_things + 1) + of.targets + 1
-        ) << n_things
-        keys += near @ self._bits
-        scenes = np.empty(len(keys), object)
-        for row, (key, known) in enumerate(zip(keys.tolist(), self._scenes, strict=True)):
-            scene = known.get(key)
-            if scene is None:
-                scene = known[key] = self._scene(row, is_seen[row])
-            scenes[row] = scene
-        return scenes
+    def _scenes_now(self, is_seen: np.ndarray) -> np.ndarray:
+        of = self._of
+        aimed = np.where(of.targets == NONE, NONE, of.kinds[of.rows, of.targets])
+        seen = (np.where(is_seen, each, NONE) for each in (of.kinds, of.places))
+        facts = np.column_stack([of.at, aimed, *seen])
+        return object_array([self._scene(row.tobytes()) for row in facts])
 
-    def _scene(self, row: int, is_seen: np.ndarray) -> str:
-        house, of = self._house, self._of
-        slots = is_seen.nonzero()[0]
-        pairs = zip(of.kinds[row, slots].tolist(), of.places[row, slots].tolist(), strict=True)
-        sights = {house.things[kind]: house.places[place] for kind, place in pairs}
-        scene = f"you are at {house.places[of.at[row]]}. {sights_sentence(sights)}"
-        if of.targets[row] == NONE:
-            return scene
-        target = of.kinds[row, of.targets[row]]
-        return f"{scene} you are targeting {house.things[target]}."
+    def _scene_of(self, facts: bytes) -> str:
+        """Return the sentence on a place, the thing aimed at, kinds and places of those in view."""
+        at, aimed, *seen = np.frombuffer(facts, np.int64).tolist()
+        house, pairs = self._house, zip(seen[: len(seen) // 2], seen[len(seen) // 2 :], strict=True)
+        sights = {house.things[kind]: house.places[place] for kind, place in pairs if kind != NONE}
+        target = "" if aimed == NONE else f" you are targeting {house.things[aimed]}."
+        return f"you are at {house.places[at]}. {sights_sentence(sights)}{target}"
 
     def _known(self, rooms: int) -> str:
         """Return the sentence on the receptacles in rooms, given a bit for each room."""
@@ -422,7 +403,6 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     def begin_with(self, row: int, kinds: np.ndarray, places: np.ndarray, start: int) -> None:
         """Begin an episode with given things [K] in given places [K], and the agent's place."""
         self.households.begin(row, kinds, places, start)
-        self._words.forget(row)
         self._steps[row] = self._n_handled[row] = 0
         self._n_right[row] = self.households.n_right(row)
         self._now = None
@@ -485,7 +465,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         if self._now is None:
             near, is_seen = self.households.in_view()
             images = self._images(near, is_seen)
-            self._now = {"image": images} | self._words.told(near, is_seen)
+            self._now = {"image": images} | self._words.told(is_seen)
         return self._now
 
     def _told(self) -> dict[str, np.ndarray]:
