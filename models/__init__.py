@@ -104,7 +104,7 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
             raise UserError(
                 f"model: '{config.model}' chooses among discrete actions, and {config.env} has "
                 f"{action_space}. Build its reader by models.encoders.configured_reader and its "
-                "heads by build_heads, or choose another model"
+                "heads by models.heads.build_heads, or choose another model"
             )
         return agent.to(config.device)
 

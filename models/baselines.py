@@ -15,9 +15,9 @@ from models.encoders import (
     SMALL,
     EncoderSettings,
     build_encoder,
-    build_heads,
     configured_reader,
 )
+from models.heads import build_heads
 from models.observations import AgentInput, ObservationBatch, Observations
 from utils.settings import Part
 

@@ -29,7 +29,8 @@ from torch.nn import functional as F
 from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
 from models.caching import ObservationCache
 from models.clip import ClipSettings, check_encoder, configured_encoder
-from models.encoders import EncoderSettings, build_encoder, build_heads, configured_reader
+from models.encoders import EncoderSettings, build_encoder, configured_reader
+from models.heads import build_heads
 from models.language import LanguageModel
 from models.language.kv_cache import EpisodeMemory
 from models.language.load import LanguageModelSettings, describe_language_model, load_language_model

@@ -31,13 +31,8 @@ from models.agent import (
     TwinQ,
 )
 from models.caching import encoded_once, to_float01
-from models.encoders import (
-    SmallImpalaCNN,
-    SquashedGaussian,
-    checked_actions,
-    configured_reader,
-    mlp,
-)
+from models.encoders import SmallImpalaCNN, configured_reader, mlp
+from models.heads import SquashedGaussian, checked_actions
 from models.helm import LanguageMemory, observed_by_encoder
 from models.language.layers import Linear
 from models.memories import TrainedMemory

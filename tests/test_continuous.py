@@ -9,7 +9,7 @@ import torch
 
 import helm
 import main as main_program
-from models.encoders import LARGEST, SquashedGaussian
+from models.heads import LARGEST, SquashedGaussian
 from tests.runs import PPO, STEERED, words_of
 from utils.errors import RunError
 
