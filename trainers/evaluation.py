@@ -114,7 +114,7 @@ def evaluate(
     """
     observations, info = env.reset(seed=seed)
     memory = agent.initial_memory(env.num_envs)
-    percept = AgentInput.first(agent.read(observations), agent.reader.action_shape)
+    percept = AgentInput.first(agent.read(observations), env.single_action_space.shape or ())
     running: list[list[dict[str, np.ndarray]]] = [[] for _ in range(env.num_envs)]
     texts: list[Narration] = [[] for _ in range(env.num_envs)]
     missing = np.full(env.num_envs, n_episodes // env.num_envs)
