@@ -49,7 +49,7 @@ from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
-from utils.settings import Config
+from utils.settings import Config, shown
 from utils.user_modules import give_back_programs
 
 give_back_programs()
@@ -77,6 +77,11 @@ def train(
     Raises:
         UserError: a line for each mistake in the arguments; nothing has been written.
     """
+    if not isinstance(settings, Mapping):
+        raise UserError(
+            f"settings: {shown(str(settings))} is no dictionary. Write one, such as "
+            "{'model': 'LSTM'}; of a file: json.loads(Path(FILE).read_text())"
+        )
     values = dict(settings)
     for name, part in (("env", env), ("model", agent)):
         if part is not None and name in values:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -264,16 +264,20 @@ def group_runs(
     # Paths are cut down to their last part, unless that makes two names alike.
     short = {name: re.sub(r"(?<==)[^,]*/(?=[^,/])", "", name) for _, name in by_name}
     counts = Counter(short.values())
-    groups = []
+    groups, ignored = [], settings_without_effect() | {"seed"}
     for (place, full), found in by_name.items():
         name = short[full] if counts[short[full]] == 1 else full
         title = f"{name} on {place}" if name else place
-        groups.append(Group(place, name, _comparable(found, title, keys, left_out)))
+        groups.append(Group(place, name, _comparable(found, title, keys, left_out, ignored)))
     return sorted(groups, key=lambda group: (group.environment, group.name))
 
 
 def _comparable(
-    runs: list[RunRecord], title: str, keys: Sequence[str], left_out: list[str]
+    runs: list[RunRecord],
+    title: str,
+    keys: Sequence[str],
+    left_out: list[str],
+    ignored: Container[str],
 ) -> list[RunRecord]:
     lengths = [run.settings.get("n_steps") for run in runs]
     if "n_steps" not in keys and all(isinstance(length, int) for length in lengths):
@@ -290,7 +294,7 @@ def _comparable(
     values = {
         name: sorted({_text(run.settings.get(name, "not set")) for run in runs})
         for name in names
-        if name != "seed" and name not in settings_without_effect()
+        if name not in ignored
     }
     differing = [name for name, found in values.items() if len(found) > 1]
     if differing:

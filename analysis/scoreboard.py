@@ -4,13 +4,13 @@ All agents of a task are compared at the same number of steps: the one most agen
 larger where two are equal). Of an agent's runs there, those with the settings of most seeds count,
 one of each seed. The table, scoreboard.csv, has a line for each run that counted, with the settings
 that it read: so runs of several machines stand together, and a score outlives its run folder. The
-same tasks and agents stand in configs/Scoreboard, which trains them.
+same tasks and agents stand in configs/Scoreboard, which trains them. A task whose runs have too few
+steps to tell anything stands in the appendix, without its scores.
 """
 
 import itertools
 import json
 import math
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from analysis import run_data
-from analysis.figures import COLOURS, DASHED, INK, QUIET, RULE, AnalysisResult, new_figure, style
+from analysis.figures import INK, MAP, QUIET, AnalysisResult, new_figure, style
 from analysis.lengths import TASKS as BY_LENGTH
 from analysis.statistics import Estimate, difference, estimate
 from models import AGENTS as MODELS
@@ -49,14 +49,25 @@ KINDS = {"model": str, "env": str, "algorithm": str, "seed": int, "n_steps": int
 COLUMNS = ("run", "settings", "score", "steps_per_second", "n_trained")  # read back from a table
 N_LAST = 5  # evaluations at the end of a run; their mean is its score
 MOST_NAMED = 4  # run folders in a line
-# Of the picture: inches, letters of a line, points between a panel and its title.
-N_COLUMNS, WIDTH, ROW_HEIGHT = 4, 11.6, 3.0
-LINE, PAD = 39, 36
-LEFT, RIGHT = -0.3, 1.5  # of its axis; a worse score stands at the edge
+# Of the picture, which can be read at half a page's width: inches, and scores.
+LABELS, CELL, LINE, ENDS = 1.75, 0.47, 0.42, 1.35
+DARK, SOLVED = 0.6, 0.9  # below the one the ground is dark; from the other on a dot is full
 FOOTNOTE = (
-    "normalised score: 0 (dashed) is chance, 1 the best there is; mean over seeds, 95 % bootstrap "
-    "intervals, a small dot is a run, × how many there are; a triangle: below the axis"
+    "mean over seeds: 0 is chance, 1 the best there is; white: not run\n"
+    "a dot is a seed, full from 0.9 on"
 )
+NOTE_OF_APPENDIX = (
+    "Not trained to the end: these runs have fewer steps than their task takes, so that their "
+    "scores tell nothing about a memory. Hours are those of the steps to take at the run's speed."
+)
+
+
+class Published(NamedTuple):
+    """Published scores of a task: agents with scores in its metric."""
+
+    n_steps: int
+    source: str
+    scores: tuple[tuple[str, float], ...]
 
 
 class Task(NamedTuple):
@@ -69,6 +80,8 @@ class Task(NamedTuple):
         chance, best: Values of that metric, the normalised scores 0 and 1.
         memory: The things to be remembered, and for how long.
         source: The policies of chance and best, and the origin of the numbers.
+        least: Environment steps; runs of fewer stand in the appendix.
+        published: Scores of others, for comparison.
         observability: The setting; "full" of a twin.
     """
 
@@ -81,6 +94,8 @@ class Task(NamedTuple):
     best: float
     memory: str
     source: str
+    least: int = 0
+    published: Published | None = None
     observability: str = "partial"
 
     @property
@@ -120,55 +135,32 @@ class AgentKind(NamedTuple):
         return all(settings.get(key) == value for key, value in self.others.items())
 
 
-def _of_length(name: str, env: str, length: int, algorithm: str, *words: str) -> Task:
-    known = BY_LENGTH[env]
-    return Task(name, env, length, algorithm, known.metric, known.chance, 1.0, *words)
+def _of_length(place: tuple[str, str, int, str], memory: str, source: str, least: int = 0) -> Task:
+    known = BY_LENGTH[place[1]]
+    return Task(*place, known.metric, known.chance, 1.0, memory, source, least)
 
 
-def _t_maze(length: int) -> Task:
-    memory = f"which of two sides, seen in the first step alone, for {length} steps"
+def _t_maze(length: int, active: bool = False, least: int = 0) -> Task:
+    seen = "after a step to the left, which pays nothing" if active else "in the first step alone"
+    memory = f"which of two sides, seen {seen}, for {length} steps"
     source = "0: walks to the end and turns to either side; 1: to the right one (envs/t_maze.py)"
-    return _of_length(f"T-Maze {length}", "TMazePassive-v0", length, "DQN", memory, source)
+    name, env = ("Active T-Maze", "Active") if active else ("T-Maze", "Passive")
+    place = f"{name} {length}", f"TMaze{env}-v0", length, "DQN"
+    return _of_length(place, memory, source, least)
 
 
 TASKS = (
     _t_maze(10),
     _t_maze(30),
-    _t_maze(100),
+    _t_maze(50),
+    _t_maze(5, active=True),
+    _t_maze(10, active=True),
+    _t_maze(20, active=True),
     Task(
-        *("MemoryS7", "MiniGrid-MemoryS7-v0", None, "PPO", RETURN, 0.4917, 0.9780),
-        "key or ball, for 1 to 4 steps; from the junction the cue and both ends are in view at "
-        "once, and choosing by chance there gets beyond 0 without a memory",
-        "0: goes to either end at once, right half the time; 1: looks at the cue, then goes the "
-        "shortest way; both 1 - 0.9 t / 245, mean over where episodes begin",
-    ),
-    Task(
-        *("MemoryS11", "MiniGrid-MemoryS11-v0", None, "PPO", RETURN, 0.4952, 0.9859),
-        "key or ball, for 4 steps or more; from no place are the cue and an end seen at once",
-        "0: goes to either end at once, right half the time; 1: looks at the cue, then goes the "
-        "shortest way; both 1 - 0.9 t / 605, mean over where episodes begin",
-    ),
-    Task(
-        *("RandomMaze", "RandomMaze-v0", None, "PPO", RETURN, -1.0, 0.827),
-        "where it has been, up to 100 steps; 9x9 cells of at most 25x25 are in view",
-        "0: bumps into nothing and never arrives (100 steps of -0.01); 1: the shortest way, mean "
-        "of 20,000 mazes (standard error 0.001), which cannot be known before the maze is seen",
-    ),
-    _of_length(
-        *("Visual Match 20", "VisualMatch-v0", 20, "SAC"),
-        "which of three colours, for 21 steps or more",
-        "success; 0: enters any door; 1: always the right one (envs/three_phases.py)",
-    ),
-    _of_length(
-        *("Key-to-Door 20", "KeyToDoor-v0", 20, "SAC"),
-        "nothing: the task is credit assignment, over the 22 steps or more since the key",
-        "success; 0: does not take the key; 1: always opens the door (envs/three_phases.py)",
-    ),
-    Task(
-        *("KeyCorridor", "MiniGrid-KeyCorridorS3R1-v0", None, "PPO", RETURN, 0.0, 0.9511),
-        "nothing: the key that is carried is in view; the line to beat is the agent without memory",
-        "0: never gets the ball; 1: the shortest way, 1 - 0.9 t / 270 with t of 15, 15 and 14 by "
-        "where the agent first looks",
+        *("RepeatFirst", "popgym-RepeatFirstEasy-v0", None, "PPO", RETURN, -433 / 867, 1.0),
+        "the suit of the first card, for 51 steps",
+        "0: names the suit in view, right at first and then with 12/51, as no card comes twice; "
+        "1: always right (popgym 1.0.7, envs/repeat_first.py)",
     ),
     Task(
         *("RepeatPrevious", "popgym-RepeatPreviousEasy-v0", None, "PPO", RETURN, -25 / 51, 1.0),
@@ -176,13 +168,78 @@ TASKS = (
         "0: names another suit than the one in view, right with 13/51, as no card comes twice; "
         "1: always right (popgym 1.0.7, envs/repeat_previous.py)",
     ),
+    Task(
+        "PositionOnlyCartPole",
+        *("popgym-PositionOnlyCartPoleEasy-v0", None, "PPO", RETURN, 0.252, 1.0),
+        "where cart and pole were a step ago: their speeds are not shown",
+        "0: pushes to the side of the pole's angle a with probability sigmoid(30 a), mean of "
+        "20,000 episodes (standard error 0.001); 1: 200 steps (popgym 1.0.7)",
+    ),
+    Task(
+        *("Bandit", "examples.bandit:Bandit-v0", None, "PPO", RETURN, 25.0, 31.9967),
+        "which of two arms paid how often in this episode, up to 50 pulls",
+        "0: pulls blindly; 1: the optimal policy, by dynamic programming over the posteriors of "
+        "U(0, 1); always to pull the better arm would have 33.3, and takes knowing it",
+    ),
+    Task(
+        *("MemoryS11", "MiniGrid-MemoryS11-v0", None, "PPO", RETURN, 0.4952, 0.9859),
+        "key or ball, for 4 steps or more; from no place are the cue and an end seen at once",
+        "0: goes to either end at once, right half the time; 1: looks at the cue, then goes the "
+        "shortest way; both 1 - 0.9 t / 605, mean over where episodes begin",
+        least=2_000_000,
+        published=Published(2_000_000, "arXiv:2306.09312", (("SHELM", 0.96),)),
+    ),
+    Task(
+        *("RedBlueDoors", "MiniGrid-RedBlueDoors-6x6-v0", None, "PPO", RETURN, 0.0, 0.9841),
+        "whether the red door is open: the blue one is to be opened after it",
+        "0: opens no red door; 1: the shortest way, 1 - 0.9 t / 720, mean over where doors are and "
+        "where the agent begins",
+    ),
+    Task(
+        *("KeyCorridor", "MiniGrid-KeyCorridorS3R1-v0", None, "PPO", RETURN, 0.0, 0.9511),
+        "nothing: the key that is carried is in view; the line to beat is the agent without memory",
+        "0: never gets the ball; 1: the shortest way, 1 - 0.9 t / 270 with t of 15, 15 and 14 by "
+        "where the agent first looks",
+        least=500_000,
+        published=Published(
+            *(500_000, "arXiv:2205.12258"), (("none", 0.636), ("LSTM", 0.937), ("HELM", 0.950))
+        ),
+    ),
+    Task(
+        *("MemoryS7", "MiniGrid-MemoryS7-v0", None, "PPO", RETURN, 0.4917, 0.9780),
+        "key or ball, for 1 to 4 steps; from the junction the cue and both ends are in view at "
+        "once, and choosing by chance there gets beyond 0 without a memory",
+        "0: goes to either end at once, right half the time; 1: looks at the cue, then goes the "
+        "shortest way; both 1 - 0.9 t / 245, mean over where episodes begin",
+        least=2_000_000,
+    ),
+    _t_maze(100, least=2_021_010),
+    Task(
+        *("RandomMaze", "RandomMaze-v0", None, "PPO", RETURN, -1.0, 0.827),
+        "where it has been, up to 100 steps; 9x9 cells of at most 25x25 are in view",
+        "0: bumps into nothing and never arrives (100 steps of -0.01); 1: the shortest way, mean "
+        "of 20,000 mazes (standard error 0.001), which cannot be known before the maze is seen",
+        least=2_000_000,
+    ),
+    _of_length(
+        ("Visual Match 20", "VisualMatch-v0", 20, "SAC"),
+        "which of three colours, for 21 steps or more",
+        "success; 0: enters any door; 1: always the right one (envs/three_phases.py)",
+        least=2_000_500,
+    ),
+    _of_length(
+        ("Key-to-Door 20", "KeyToDoor-v0", 20, "SAC"),
+        "nothing: the task is credit assignment, over the 22 steps or more since the key",
+        "success; 0: does not take the key; 1: always opens the door (envs/three_phases.py)",
+        least=1_800_450,
+    ),
 )
 TWINS = {task: task.twin for task in TASKS}
 
 AGENTS = (
     AgentKind("none", "CNN"),
-    AgentKind("LSTM", "LSTM"),
-    AgentKind("GPT", "GPT"),
+    *(AgentKind(name, name) for name in ("LSTM", "GRU", "MinGRU", "LRU", "FFM", "mLSTM")),
+    *(AgentKind(name, name) for name in ("GPT", "GTrXL")),
     AgentKind("HELM, MiniLM", "HELM", {"language_model": "all-MiniLM-L6-v2"}),
     AgentKind("HELM, SmolLM2", "HELM", {"language_model": "SmolLM2-135M-Instruct"}),
     AgentKind("SHELM, grid-clip", "SHELM", {"clip_encoder": "grid-clip"}, sees="MiniGrid-"),
@@ -249,6 +306,19 @@ class Cell(NamedTuple):
     def scores(self) -> np.ndarray:
         return np.array([result.score for result in self.results])
 
+    @property
+    def speed(self) -> float | None:
+        known = _known(result.steps_per_second for result in self.results)
+        return float(np.median(known)) if known else None
+
+
+class Row(NamedTuple):
+    """A task that was run, with its steps and a cell of each agent."""
+
+    task: Task
+    n_steps: int
+    cells: Sequence[Cell]
+
 
 class LeftOut:
     """Why runs do not count: in lines, and in a word or two by task and agent."""
@@ -275,13 +345,15 @@ def analyse(paths: Iterable[Path]) -> AnalysisResult:
     left_out = LeftOut()
     cells = read_cells(paths, left_out)
     table = scores_table(cells)
-    tasks = [f"- **{task.name}**: {task.memory}. {task.source}." for task in TASKS]
-    notes = [NOTE, *([NOTE_OF_TWINS] if any(cell.task not in TASKS for cell in cells) else [])]
+    run = dict.fromkeys(cell.task for cell in cells if cell.runs)
+    tasks = [f"- **{task.name}**: {task.memory}. {task.source}." for task in run if task in TASKS]
+    notes = [NOTE, *([NOTE_OF_TWINS] if any(task not in TASKS for task in run) else [])]
     parts = [run_data.markdown(table), *(f"{note}\n" for note in notes), "\n".join(tasks) + "\n"]
+    if len(short := appendix_table(cells)) > 1:
+        parts[1:1] = [run_data.markdown(short), f"{NOTE_OF_APPENDIX}\n"]
     if left_out.lines:
         parts.append("\n".join(f"- {line}" for line in left_out.lines) + "\n")
-    drawn = _draw([cell for cell in cells if cell.task in TASKS])
-    return AnalysisResult(drawn, table, _numbers(cells), page="\n".join(parts))
+    return AnalysisResult(_draw(cells), table, _numbers(cells), page="\n".join(parts))
 
 
 def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
@@ -315,25 +387,44 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
 
 
 def scores_table(cells: Sequence[Cell]) -> run_data.Table:
-    rows: list[Sequence[object]] = [("task, steps", *(agent.name for agent in AGENTS))]
-    for task in TASKS:
-        own = [cell for cell in cells if cell.task is task]
-        steps = [f", {run.n_steps:,}" for cell in own for run in cell.runs]
-        rows.append((task.name + "".join(steps[:1]), *map(_score_text, own)))
+    """Return the tasks that were trained to the end, by agents that were, each above its twin."""
+    heading = ("task, steps", *(agent.name for agent in AGENTS), "published")
+    rows: list[Sequence[object]] = [heading]
+    board = [row for row in _rows(cells) if row.n_steps >= row.task.least]
+    for task, n_steps, own in board:
+        rows.append((f"{task.name}, {n_steps:,}", *map(_score_text, own), _published_text(task)))
         on_twin = [cell for cell in cells if cell.task is TWINS[task]]
         if on_twin:
-            steps = [f", {run.n_steps:,}" for cell in on_twin for run in cell.runs]
             gaps = itertools.starmap(_difference, zip(on_twin, own, strict=True))
             biases = (_difference(cell, on_twin[0]) for cell in on_twin[1:])
-            rows.append((on_twin[0].task.name + steps[0], *map(_score_text, on_twin)))
-            rows += [(f"{task.name}, gap", *gaps), (f"{task.name}, bias", "", *biases)]
+            steps = next(run.n_steps for cell in on_twin for run in cell.runs)
+            name = f"{on_twin[0].task.name}, {steps:,}"
+            rows.append((name, *map(_score_text, on_twin), ""))
+            rows += [(f"{task.name}, gap", *gaps, ""), (f"{task.name}, bias", "", *biases, "")]
     speeds, trained = [], []
     for agent in AGENTS:
-        results = [cell.results for cell in cells if cell.agent is agent and cell.task in TASKS]
-        known = [_known(each.steps_per_second for each in own) for own in results]
-        speeds.append(_range([float(np.median(own)) for own in known if own]))
-        trained.append(_range(_known(each.n_trained for own in results for each in own)))
-    return [*rows, ("steps/s", *speeds), ("parameters trained", *trained)]
+        own = [cell for cell in cells if cell.agent is agent and cell.task in TASKS]
+        speeds.append(_range(_known(cell.speed for cell in own)))
+        results = [result for cell in own for result in cell.results]
+        trained.append(_range(_known(result.n_trained for result in results)))
+    rows += [("steps/s", *speeds, ""), ("parameters trained", *trained, "")]
+    tasks = {task for row in board for task in (row.task, TWINS[row.task])}
+    shown = {cell.agent.name for cell in cells if cell.runs and cell.task in tasks}
+    columns = [True, *(agent.name in shown for agent in AGENTS), any(row[-1] for row in rows[1:])]
+    return [tuple(itertools.compress(row, columns)) for row in rows]
+
+
+def appendix_table(cells: Sequence[Cell]) -> run_data.Table:
+    """Return the tasks whose runs are too short to tell anything, with the hours of whole ones."""
+    heading = "task", "steps", "steps to take", "hours a run", "published"
+    rows: list[Sequence[object]] = [heading]
+    for task, n_steps, own in _rows(cells):
+        if n_steps < task.least:
+            speeds = {cell.agent.name: cell.speed for cell in own}
+            hours = [f"{name} {task.least / n / 3600:.1f}" for name, n in speeds.items() if n]
+            told = "; ".join(hours), _published_text(task)
+            rows.append((task.name, f"{n_steps:,}", f"{task.least:,}", *told))
+    return rows
 
 
 def score_of(columns: Mapping[str, np.ndarray], metric: str) -> float | None:
@@ -356,6 +447,23 @@ def trained_parameters(folder: Path) -> int | None:
     return _n_moments(load_checkpoint(path).get("learner")) if path.is_file() else None
 
 
+def _rows(cells: Sequence[Cell]) -> list[Row]:
+    rows = []
+    for task, own in run_data.grouped(cells, lambda cell: cell.task).items():
+        steps = [run.n_steps for cell in own for run in cell.runs]
+        if task in TWINS and steps:
+            rows.append(Row(task, steps[0], own))
+    return rows
+
+
+def _published_text(task: Task) -> str:
+    if task.published is None:
+        return ""
+    n_steps, source, scores = task.published
+    known = (f"{agent} {task.normalised(np.array(score)):.2f}" for agent, score in scores)
+    return f"{', '.join(known)} at {n_steps:,} ({source})"
+
+
 def _score_text(cell: Cell) -> str:
     if cell.mean is None:
         return cell.empty
@@ -374,7 +482,10 @@ def _difference(cell: Cell, other: Cell) -> str:
 
 def _estimate_text(found: Estimate) -> str:
     value, low, high = found
-    return f"{value:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
+    text = f"{value:.2f}"
+    if low is None or {f"{low:.2f}", f"{high:.2f}"} == {text}:
+        return text
+    return f"{text} [{low:.2f}, {high:.2f}]"
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
@@ -469,7 +580,8 @@ def _at_equal_steps(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
         by_steps = run_data.grouped(own, lambda entry: entry.n_steps)
         # Agents are counted, not runs: many seeds of one agent are no majority.
         n_agents = {n: len({entry.agent.name for entry in by_steps[n]}) for n in by_steps}
-        n_steps = max(by_steps, key=lambda n: (n_agents[n], n))
+        least = own[0].task.least
+        n_steps = max(by_steps, key=lambda n: (n >= least, n_agents[n], n))
         kept += by_steps.pop(n_steps)
         others = [entry for others in by_steps.values() for entry in others]
         left_out.reasons |= {entry.place: "other number of steps" for entry in others}
@@ -532,52 +644,35 @@ def _n_moments(state: Any) -> int:
 
 
 def _draw(cells: Sequence[Cell]) -> "Figure":
-    tasks = list(dict.fromkeys(cell.task for cell in cells))
-    n_rows = -(-len(tasks) // N_COLUMNS)
+    rows = [row for row in _rows(cells) if row.n_steps >= row.task.least]
+    agents = [agent for n, agent in enumerate(AGENTS) if any(row.cells[n].runs for row in rows)]
     with style():
-        figure = new_figure(WIDTH, ROW_HEIGHT * n_rows + 0.3)
-        panels = figure.subplots(n_rows, N_COLUMNS, squeeze=False, sharex=True, sharey=True)
-        for axes in panels.flat[len(tasks) :]:
-            axes.set_visible(False)
-        for axes, task in zip(panels.flat, tasks, strict=False):
-            _draw_task(axes, [cell for cell in cells if cell.task is task])
+        figure = new_figure(LABELS + CELL * len(agents), ENDS + LINE * len(rows))
+        axes = figure.subplots()
+        means = np.full((len(rows), len(agents)), np.nan)
+        for y, row in enumerate(rows):
+            for x, cell in enumerate(cell for cell in row.cells if cell.agent in agents):
+                if cell.mean is not None:
+                    means[y, x] = cell.mean.value
+                    _write_score(axes, x, y, cell, float(means[y, x]))
+        if means.size:
+            axes.imshow(means, cmap=MAP, vmin=0, vmax=1, aspect="auto")
+        names = [agent.name for agent in agents]
+        axes.set_xticks(range(len(names)), names, rotation=40, ha="left", color=INK)
+        axes.set_yticks(
+            range(len(rows)), [f"{task.name}\n{n:,} steps" for task, n, _ in rows], color=INK
+        )
+        axes.tick_params(top=False, labeltop=True, bottom=False, labelbottom=False)
+        axes.spines[:].set_visible(False)
         figure.supxlabel(FOOTNOTE, x=0.01, ha="left", size=8, color=QUIET)
     return figure
 
 
-def _draw_task(axes: "Axes", cells: Sequence[Cell]) -> None:
-    for position, cell in enumerate(cells):
-        if cell.mean is None:
-            axes.text(0.5, position, cell.empty, ha="center", va="center", size=8, color=QUIET)
-        else:
-            _draw_agent(axes, position, cell, cell.mean)
-    task = cells[0].task
-    axes.axvline(0, **DASHED, zorder=1)
-    axes.axvline(1, color=QUIET, linewidth=0.9, zorder=1)
-    axes.axvspan(0, 1, color=RULE, alpha=0.4, linewidth=0, zorder=0)
-    axes.set_title(task.name, pad=PAD)
-    told = textwrap.fill(task.memory.partition(";")[0], LINE)
-    above: dict[str, Any] = {"xytext": (0, PAD - 5), "textcoords": "offset points"}
-    axes.annotate(told, (0, 1), xycoords="axes fraction", va="top", size=8, color=QUIET, **above)
-    axes.set_yticks(range(len(cells)), [cell.agent.name for cell in cells], color=INK)
-    axes.set_ylim(len(cells) - 0.5, -0.6)
-    axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-    axes.set_xlim(LEFT, RIGHT)
-    axes.tick_params(labelbottom=True)
-    axes.spines["left"].set_visible(False)
-
-
-def _draw_agent(axes: "Axes", position: int, cell: Cell, mean: Estimate) -> None:
-    colour = COLOURS[position % len(COLOURS)]
-    value, low, high = mean
-    if low is not None:
-        ends = np.clip([low, high], LEFT, RIGHT)
-        axes.plot(ends, [position] * 2, color=colour, alpha=0.35, linewidth=6, zorder=2)
-    scores = np.clip(cell.task.normalised(cell.scores), LEFT, RIGHT)
-    axes.scatter(scores, [position] * len(scores), s=9, color=colour, zorder=3)
-    marker = "o" if value >= LEFT else "<"
-    at = max(float(value), LEFT)
-    (dot,) = axes.plot(at, position, marker, color=colour, markersize=7.5, zorder=4)
-    dot.set(markeredgecolor="white", clip_on=False)
-    axes.text(1.29, position, f"{value:.2f}", ha="right", va="center", size=8.5, color=INK)
-    axes.text(RIGHT, position, f"×{len(cell.scores)}", ha="right", va="center", size=7, color=QUIET)
+def _write_score(axes: "Axes", x: int, y: int, cell: Cell, mean: float) -> None:
+    colour = "white" if mean < DARK else "black"
+    axes.text(x, y - 0.12, f"{mean:.2f}", ha="center", va="center", color=colour, size=10)
+    scores = sorted(cell.task.normalised(cell.scores), reverse=True)
+    for n, score in enumerate(scores):
+        at = x + 0.16 * (n - (len(scores) - 1) / 2)
+        face = colour if score >= SOLVED else "none"
+        axes.scatter(at, y + 0.29, s=9, facecolors=face, edgecolors=colour, linewidths=0.7)

@@ -266,10 +266,11 @@ def _made(env: Any) -> Any:
     if isinstance(made, VectorEnv) or (made is not env and isinstance(made, gymnasium.Env)):
         return made
     given = "the function returns" if made is not env else "given is"
-    packages = {each.__module__.partition(".")[0] for each in type(made).__mro__}
+    names = (each.__module__ for each in type(made).__mro__)
+    packages = {name.partition(".")[0] for name in (*names, getattr(made, "__name__", ""))}
     hint = f". One of old gym is bridged by {any_gymnasium.OLD_GYM}" * ("gym" in packages)
-    if "pettingzoo" in packages:
-        hint = ". PettingZoo's have several agents: give a gymnasium.Env that plays for all but one"
+    if any_gymnasium.PETTING_ZOO in packages:
+        hint = any_gymnasium.SEVERAL_AGENTS
     raise UserError(
         f"env: {given} {shown(type(made).__name__)}, neither a vector environment nor a function "
         f"that makes one environment of Gymnasium, such as lambda: MyEnv(){hint}"

@@ -42,6 +42,11 @@ TITLE = "any other environment of Gymnasium"
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
 DRAWN = {"render_mode": "rgb_array"}
 MOST_NAMED = 5
+PETTING_ZOO = "pettingzoo"
+SEVERAL_AGENTS = (
+    ". PettingZoo's have several agents: give a gymnasium.Env that plays for all but one, such as "
+    "OneAgent of docs/environments.md"
+)
 OLD_GYM = "shimmy.GymV26CompatibilityV0(env=...), or GymV21CompatibilityV0 before gym 0.26"
 HINTS = {  # by words of a TypeError
     "__init__()": """. Its constructor's arguments are given by env_args='{"name": value}'""",
@@ -172,6 +177,8 @@ def _hint(module_name: str, env_id: str) -> str:
     places = ((spec.id, spec.entry_point) for spec in gymnasium.registry.values())
     own = [known for known, place in places if _package_of(place) == top]
     file = getattr(sys.modules.get(top), "__file__", None) or ""
+    if top == PETTING_ZOO:
+        return SEVERAL_AGENTS[1:]
     if own:
         return did_you_mean(env_id, own) or f" {top} registers {', '.join(own[:MOST_NAMED])}"
     if ROOT in Path(file).parents[:2] and Path.cwd() != ROOT:

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -139,3 +140,6 @@ def test_a_report_says_over_which_episodes_it_averages(n_episodes, mean, best, l
     greedy, exploring = run.report("folder").splitlines()[1:3]
     assert greedy.split() == ["greedy", "evaluation", "1.000"]
     assert exploring.endswith(", exploring")
+    assert "play it           python eval.py" in run.report("folder")
+    run.config = replace(run.config, save_ckpt=False)
+    assert "play it           not possible: save_ckpt=false keeps" in run.report("folder")

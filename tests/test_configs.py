@@ -95,7 +95,8 @@ def test_agents_that_are_compared_learn_alike(place, models, env, n_steps):
     configs = [load_config(path) for path in paths]
     assert sorted(config.model for config in configs) == sorted(models)
     assert {(config.env, config.n_steps) for config in configs} == {(env, n_steps)}
-    assert len({(each.n_envs, each.learning_rate, each.ent_coef) for each in configs}) == 1
+    names = "n_envs", "learning_rate", "ent_coef", "last_action_input", "last_reward_input"
+    assert len({tuple(getattr(each, name) for name in names) for each in configs}) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "/ELLM-" in name])

@@ -151,6 +151,7 @@ def test_looking_leaves_the_memory_alone_and_pictures_are_of_the_present(in_empt
 
 
 EVALUATED = {"eval_steps": 32, "eval_episodes": 1}
+PETTING_ZOO = type("Zoo", (type("AECEnv", (), {"__module__": "pettingzoo.utils.env"}),), {})
 OLD_GYM = type("Old", (type("Env", (), {"__module__": "gym.core"}),), {})
 MISTAKES = {  # settings, and options that are made of the class of an environment
     "SAME_STEP": ({}, lambda env: {"env": vector_env(env, mode=AutoresetMode.DISABLED)}),
@@ -158,6 +159,7 @@ MISTAKES = {  # settings, and options that are made of the class of an environme
     "neither a vector environment nor a function": ({}, lambda env: {"env": env()}),
     "the function returns int, neither a vector": ({}, lambda _: {"env": lambda: 3}),
     "of old gym is bridged by shimmy.GymV26Compat": ({}, lambda _: {"env": OLD_GYM}),
+    "such as OneAgent of docs/environments.md": ({}, lambda _: {"env": PETTING_ZOO}),
     "such as lambda: MyEnv(size=8)": ({}, lambda env: {"env": lambda: env(size=3)}),
     "package:Pong-v0": ({}, lambda _: {"env": "Pong-v0"}),
     "env is given, and an object": ({"env": "RandomMaze-v0"}, lambda env: {"env": env}),
@@ -174,7 +176,7 @@ def test_a_mistake_is_told_in_one_line_and_nothing_is_written(reason, recall, in
     settings, options = MISTAKES[reason]
     with in_one_line(re.escape(reason)):
         helm.train(TINY | settings, **options(recall))
-    for function in (helm.load, helm.resume):
+    for function in (helm.load, helm.resume, helm.train):
         with pytest.raises(UserError):
             function("nowhere")
     assert list(in_empty_folder.iterdir()) == []

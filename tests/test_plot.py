@@ -1,4 +1,5 @@
 import json
+import logging
 import os
 import re
 from pathlib import Path
@@ -76,7 +77,8 @@ def test_a_sparse_table_beyond_any_run_is_refused_unread(runs, capsys):
 
 
 @pytest.mark.slow
-def test_pictures_for_a_paper_and_scores_over_environments(runs, capsys):
+def test_pictures_for_a_paper_and_scores_over_environments(runs, capsys, caplog):
+    caplog.set_level(logging.INFO)
     for seed, (ours, other) in enumerate(((5.0, 1.0), (6.0, 2.0), (7.0, 3.0))):
         write_run(f"runs/b{seed}", [0.0, ours], seed=seed, env="B_v0")
         write_run(f"runs/c{seed}", [0.0, other], seed=seed, env="B_v0", model="CNN-PPO")
@@ -86,6 +88,7 @@ def test_pictures_for_a_paper_and_scores_over_environments(runs, capsys):
     endings = (".pdf", ".tex", ".svg", "_aggregate.pdf", "_profile.csv")
     assert {f"{name}{ending}" for name in names for ending in endings} <= set(os.listdir())
     assert Path("a_time_seconds.pdf").read_bytes().startswith(b"%PDF")
+    assert not caplog.records  # the libraries tell of every table of a font
     tex = Path(f"{names[0]}.tex").read_text()
     assert tex.count("\\begin{axis}") == tex.count("\\end{axis}") == 2
     assert "title={B\\_v0}" in tex

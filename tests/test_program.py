@@ -111,7 +111,6 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, ca
 RESULT = "ckpt_best_eval_sampled_1_episodes_seed_0"
 TAKEN_PLACES = {
     "the result": ("{run}/{result}.json", []),
-    "what becomes the result": ("{run}/{result}.json.partial", []),
     "the page": ("{run}/{result}.html", ["--report"]),
     "an episode": ("episodes/{task}/CNN-PPO/first_{result}_001.npz", []),
     "a movie": ("episodes/{task}/CNN-PPO/first_{result}_001.mp4", ["--video"]),

@@ -1,6 +1,9 @@
 """Run folders, checkpoints and models that somebody else has made."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,13 +62,26 @@ def test_a_run_folder_may_itself_be_reached_by_a_link(received):
 def test_what_is_written_never_follows_a_link(existing, in_empty_folder):
     if existing:
         Path("elsewhere").write_text("precious")
-    Path("result.partial").symlink_to("elsewhere")
+    Path(f"result.{os.getpid()}.partial").symlink_to("elsewhere")
     with atomic_write(Path("result")) as file:
         file.write(b"mine")
     assert Path("result").read_bytes() == b"mine"
     assert not Path("result").is_symlink()
     assert Path("elsewhere").exists() == existing
     assert not existing or Path("elsewhere").read_text() == "precious"
+
+
+def test_two_programs_write_one_file_at_once_and_a_killed_one_leaves_no_rest(in_empty_folder):
+    Path("result.999999999.partial").touch()  # no process has such a number
+    write = "from pathlib import Path; from utils.files import write_text; "
+    write += "write_text(Path('result'), 'theirs')"
+    paths = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    with atomic_write(Path("result")) as file:
+        file.write(b"mine")
+        subprocess.run([sys.executable, "-c", write], env=paths, check=True)
+        assert Path("result").read_text() == "theirs"
+    assert Path("result").read_text() == "mine"
+    assert os.listdir() == ["result"]
 
 
 @pytest.mark.parametrize("name", ["../other/model.safetensors", "/etc/hostname", "a/b.bin", 3, [1]])

@@ -1,6 +1,7 @@
 """Chance and best scores of the scoreboard, derived from its tasks."""
 
 import copy
+import itertools
 
 import gymnasium
 import minigrid  # noqa: F401  registers its environments, as the next does
@@ -95,13 +96,80 @@ def test_a_random_maze_pays_the_shortest_way_in_the_mean():
     assert BY_NAME["RandomMaze"].chance == -0.01 * MAX_STEPS
 
 
-def test_an_agent_that_names_another_suit_than_the_one_in_view_gets_chance_in_repeat_previous():
-    env = gymnasium.make(BY_NAME["RepeatPrevious"].env, disable_env_checker=True)
-    generator, returns = np.random.default_rng(0), []
-    for seed in range(150):
-        (suit, _), ended = env.reset(seed=seed), False
+def play(name, policy, n_episodes=150):
+    """Return the returns of episodes; policy(observation) is an action."""
+    env, returns = gymnasium.make(BY_NAME[name].env, disable_env_checker=True), []
+    for seed in range(n_episodes):
+        (observation, _), ended = env.reset(seed=seed), False
         returns.append(0.0)
         while not ended:
-            suit, reward, ended, *_ = env.step((suit + 1 + generator.integers(3)) % 4)
+            observation, reward, terminated, truncated, _ = env.step(policy(observation))
+            ended = terminated or truncated
             returns[-1] += reward
+    return returns
+
+
+def test_an_agent_that_names_another_suit_than_the_one_in_view_gets_chance_in_repeat_previous():
+    generator = np.random.default_rng(0)
+    returns = play("RepeatPrevious", lambda suit: (suit + 1 + generator.integers(3)) % 4)
     assert_mean(returns, BY_NAME["RepeatPrevious"].chance)
+
+
+def test_an_agent_that_names_the_suit_in_view_gets_chance_in_repeat_first():
+    assert_mean(play("RepeatFirst", lambda suit: suit), BY_NAME["RepeatFirst"].chance)
+
+
+def test_an_agent_that_pushes_to_the_side_to_which_the_pole_leans_gets_chance():
+    generator = np.random.default_rng(0)
+
+    def push(observation):
+        return int(generator.random() < 1 / (1 + np.exp(-30 * observation[1])))
+
+    name = "PositionOnlyCartPole"
+    assert_mean(play(name, push, 600), BY_NAME[name].chance)
+
+
+def test_the_best_of_the_bandit_is_that_of_dynamic_programming():
+    pulls, values = gymnasium.make(BY_NAME["Bandit"].env).unwrapped.pulls, {}
+    for n in reversed(range(pulls)):
+        for known in ((a, b, c, n - a - b - c) for a, b, c in np.ndindex((n + 1,) * 3)):
+            if known[-1] < 0:
+                continue
+            arms = []
+            for arm in 0, 2:  # pays and does not, so often each
+                pays, more = (known[arm] + 1) / (known[arm] + known[arm + 1] + 2), []
+                for k in arm, arm + 1:
+                    later = tuple(value + (place == k) for place, value in enumerate(known))
+                    more.append(values.get(later, 0.0))
+                arms.append(pays * (1 + more[0]) + (1 - pays) * more[1])
+            values[known] = max(arms)
+    assert BY_NAME["Bandit"].best == pytest.approx(values[0, 0, 0, 0], abs=1e-4)
+    assert BY_NAME["Bandit"].chance == pulls / 2
+
+
+def test_red_blue_doors_pays_the_shortest_way_in_the_mean_of_doors_and_beginnings():
+    env, n_steps = gymnasium.make(BY_NAME["RedBlueDoors"].env).unwrapped, []
+    moves = (1, 0), (0, 1), (-1, 0), (0, -1)
+    inside = range(1, env.size - 1)
+    for red, blue in itertools.product(inside, repeat=2):
+
+        def ways(here, doors=(red, blue)):
+            x, y, facing, n_open = here
+            if n_open == 2:
+                return []
+            ahead = x + moves[facing][0], y + moves[facing][1]
+            opened = ahead == ((0, env.size - 1)[n_open], doors[n_open])
+            walked = ahead[0] in inside and ahead[1] in inside
+            turned = [(x, y, (facing + turn) % 4, n_open) for turn in (1, -1)]
+            return [
+                *turned,
+                *[(*ahead, facing, n_open)] * walked,
+                *[(x, y, facing, n_open + 1)] * opened,
+            ]
+
+        for start in itertools.product(inside, inside, range(4)):
+            found = fewest_steps((*start, 0), ways)
+            n_steps.append(min(n for place, n in found.items() if place[3] == 2))
+    assert BY_NAME["RedBlueDoors"].best == pytest.approx(
+        1 - 0.9 * np.mean(n_steps) / env.max_steps, abs=1e-4
+    )

@@ -182,6 +182,8 @@ class Run:
         play = f"{shlex.join(cli_command('eval.py'))} --ckpt-path '{folder}'"
         if self.config.env.startswith(GIVEN):  # eval.py cannot make it
             play = f"helm.load('{folder}', env=...)"
+        if not self.config.part(CheckpointSettings).save_ckpt:
+            play = "not possible: save_ckpt=false keeps no agent"
         n_episodes, mean = self.collector.n_episodes, f"{self.collector.mean_return:.3f}"
         if n_episodes == 0:
             returns = "none, no episode has ended"

@@ -18,6 +18,9 @@ from utils.starting import restore_sigint
 MOST_DIGITS = 40
 GIVEN = "given_options"
 
+# Libraries that tell every request, and every table of a font.
+TALKATIVE = ("httpx", "httpx2", "fontTools", "matplotlib")
+
 
 class StoreOnce(argparse.Action):
     """Stores an option's value, and refuses a second, which would silently replace the first."""
@@ -69,6 +72,8 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
     """
     restore_sigint()
     logging.basicConfig(format="%(message)s", level=logging.INFO)
+    for library in TALKATIVE:
+        logging.getLogger(library).setLevel(logging.WARNING)
     words = sys.argv[1:] if argv is None else argv
     try:
         _check_streams()

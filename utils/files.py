@@ -5,6 +5,7 @@ one can be written into, asked before long work.
 """
 
 import fcntl
+import glob
 import hashlib
 import logging
 import os
@@ -33,8 +34,11 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BufferedR
 
     An interrupted writing leaves `path` as it was. Its file is kept as `previous`, if given.
     """
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)  # the rest of a killed process, or a link to elsewhere
+    partial = _partial(path)
+    for other in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
+        # The rest of a killed process, or a link to elsewhere; a living one writes its own.
+        if other == partial or not Path("/proc", other.suffixes[-2][1:]).exists():
+            other.unlink(missing_ok=True)
     try:
         with partial.open("x+b") as file:
             yield file
@@ -50,6 +54,10 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BufferedR
             error.filename = str(path)  # writing does not say where
         raise
     sync_folder(path.parent)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}.partial")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -244,15 +252,14 @@ def check_writable(folder: Path, name: str) -> None:
 
 def check_file(path: Path) -> None:
     """Raise UserError where no file can be written whole, for its name or a folder in its place."""
-    partial = path.with_name(f"{path.name}.partial")
-    if len(os.fsencode(partial.name)) > LONGEST_NAME:
+    ending = _partial(path).name.removeprefix(path.name)
+    if len(os.fsencode(path.name + ending)) > LONGEST_NAME:
         raise UserError(
-            f"{path}: the name leaves no room for '.partial' within {LONGEST_NAME} bytes. "
+            f"{path}: the name leaves no room for '{ending}' within {LONGEST_NAME} bytes. "
             "Choose shorter names, or change fewer settings"
         )
-    for each in (path, partial):
-        if os.path.isdir(each) and not os.path.islink(each):
-            raise UserError(f"{each}: a folder, where a file is to be written. Move it away")
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise UserError(f"{path}: a folder, where a file is to be written. Move it away")
 
 
 def object_array(parts: Iterable[Any]) -> np.ndarray:

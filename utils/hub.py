@@ -1,19 +1,17 @@
 """Files of the Hugging Face hub: downloads, kept in its cache, and uploads."""
 
-import logging
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+CONNECTING = 5  # seconds until the hub's first answer
 UNAUTHORISED, FORBIDDEN = 401, 403  # HTTP statuses of the hub
 NOT_LOGGED_IN = "you are not logged in there. Run: hf auth login, or set HF_TOKEN"
 
-# A failure is told as HubError; the clients' logs of every request are no part of our output.
-os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-for client in ("httpx", "httpx2"):  # of earlier and later versions of huggingface_hub
-    logging.getLogger(client).setLevel(logging.WARNING)
+os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a failure is told as HubError
 
 
 class HubError(Exception):
@@ -129,10 +127,20 @@ def upload(
 def _check_reachable() -> None:
     from huggingface_hub import constants, get_session
 
-    try:
-        get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception as error:  # whatever a proxy or the client may raise
-        raise HubError(f"the hub cannot be reached ({_first_line(error)})") from error
+    said = [f"no whole answer within {2 * CONNECTING} s"]
+
+    def ask() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=CONNECTING)
+            said.clear()
+        except Exception as error:  # whatever a proxy or the client may raise
+            said[0] = _first_line(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(2 * CONNECTING)  # the client's own limit is one on every read
+    if said:
+        raise HubError(f"the hub cannot be reached ({said[0]})")
 
 
 @contextmanager

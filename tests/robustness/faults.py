@@ -139,15 +139,18 @@ def kill_at_random(case: Case, workplace: Path, dice: random.Random) -> str:
 def kill_in_a_checkpoint(case: Case, workplace: Path, dice: random.Random) -> str:
     """Kill the run while a checkpoint is being written."""
     process = start(case.command, workplace)
-    partial = workplace / case.folder / (LAST + ".partial")
+
+    def is_partial() -> bool:
+        return any((workplace / case.folder).glob(f"{LAST}.*.partial"))
+
     for _ in range(dice.randint(1, 6)):
-        _wait_until(lambda: not partial.exists(), process)
-        _wait_until(partial.exists, process)
+        _wait_until(lambda: not is_partial(), process)
+        _wait_until(is_partial, process)
     time.sleep(dice.uniform(0, 0.002))
-    left = partial.exists()
+    left = is_partial()
     os.kill(process, signal.SIGKILL)
     wait(process)
-    return "during a checkpoint" if left and partial.exists() else "between checkpoints"
+    return "during a checkpoint" if left and is_partial() else "between checkpoints"
 
 
 def truncate(case: Case, workplace: Path, dice: random.Random) -> str:
