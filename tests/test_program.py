@@ -94,7 +94,7 @@ def test_the_settings_of_a_run_are_printed_and_nothing_else(in_empty_folder, cap
 
 
 TRAINING_MISTAKES = {
-    "algorithm=PPPO": "known: PPO, DQN, SAC, EllmDQN. Did you mean 'PPO'?",
+    "algorithm=PPPO": "known: PPO, DQN, SAC, TD3, EllmDQN. Did you mean 'PPO'?",
     "model=HELMv2": "Run: python prepare_embeddings.py",
     "model=HELMv2 env=RandomMaze-v0": "grid-clip knows the images of MiniGrid-* and BabyAI-* only",
     "device=cpu:7": "device: 'cpu:7' is not on this",
