@@ -44,7 +44,7 @@ from utils.errors import RunError, UserError, cli_command, escape
 from utils.files import check_writable, write_text
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
 from utils.loggers import FILE as METRICS
-from utils.loggers import RETURN
+from utils.loggers import RETURN, check_size
 from utils.run_folder import DESCRIPTION, SETTINGS, description_of, stored_config, write_json
 from utils.settings import Config, all_settings, read_settings
 
@@ -178,6 +178,7 @@ def checkpoint_path(arguments: argparse.Namespace) -> Path:
         )
     if not (arguments.run / SETTINGS).is_file():
         raise UserError(f"RUN {arguments.run}: not a run folder, it has no {SETTINGS}")
+    check_size(arguments.run / METRICS)
     if arguments.checkpoint is None:
         return found
     path = arguments.run / CHECKPOINTS[arguments.checkpoint]

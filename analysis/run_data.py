@@ -18,7 +18,7 @@ import trainers.build  # noqa: F401  registers all settings, which complete thos
 from utils.errors import UserError, did_you_mean, escape
 from utils.files import write_text
 from utils.given_settings import NAMED_BY_ALL, read_json_object, with_defaults
-from utils.loggers import FILE, RETURN, STEPS
+from utils.loggers import FILE, RETURN, STEPS, check_size
 from utils.run_folder import SETTINGS, init_checkpoint
 from utils.settings import settings_without_effect, shown
 
@@ -35,7 +35,6 @@ for event, (earlier, grade) in itertools.product(
     ("suggested", "rewarded"), zip(("poorly_timed", "bad", "nonsense"), GRADES, strict=True)
 ):
     RENAMED[f"goals/{event}_{earlier}"] = f"goals/{event}_{grade}"
-MOST_BYTES = 2 * 10**9  # of a table; a thousand million steps leave about a tenth
 TAIL = 16_384  # bytes; they hold the last row of a metrics.csv many times
 PLAIN = ("model", "algorithm", "suggester", "curiosity")  # told by their value alone
 
@@ -136,8 +135,7 @@ def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
     if not os.path.isfile(path):
         raise UserError(f"{path} is missing. Name folders that main.py wrote")
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UserError(f"{path}: not a table of {writer} (more than {MOST_BYTES:,} bytes)")
+        check_size(path, writer)
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if None not in row.values()]
     except OSError as error:

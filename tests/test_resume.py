@@ -1,6 +1,7 @@
 """Runs that are interrupted and go on, through the command line."""
 
 import json
+import os
 import shutil
 import signal
 
@@ -193,6 +194,12 @@ def test_what_cannot_go_on_gets_one_line(cut, capsys):
     is_refused("not a run folder", "--resume", "nowhere")
     with locked(folder):
         is_refused("another run is writing here", "--resume", str(folder))
+    n_bytes = os.path.getsize(folder / "metrics.csv")
+    os.truncate(folder / "metrics.csv", 10**12)  # sparse
+    for program, words in ("main", ["--resume"]), ("publish", ["--folder", "out"]):
+        (line,) = refused(capsys, program, [*words, str(folder)])
+        assert "metrics.csv: not a table of main.py" in line
+    os.truncate(folder / "metrics.csv", n_bytes)
     assert resume("cut") == 0
     is_refused("this run is finished", "--resume", str(folder))
     assert "--resume" not in refused(capsys, "main", command("CNN", "cut"))[0]

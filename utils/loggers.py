@@ -29,6 +29,7 @@ from utils.files import atomic_write, backup_copy, checksum
 from utils.settings import Config, setting
 
 FILE = "metrics.csv"
+MOST_BYTES = 2 * 10**9  # of a table; a thousand million steps leave about a tenth
 LINE_END = b"\r\n"
 STEPS = "env_steps"
 NOTHING = {"n_bytes": 0, "sha256": hashlib.sha256().hexdigest()}  # as long as no row is written
@@ -262,9 +263,16 @@ class MetricsWriter:
             self._file.close()
 
 
+def check_size(path: Path, writer: str = "main.py") -> None:
+    """Refuse a table that is too large to be read, such as a sparse file of a terabyte."""
+    if path.is_file() and path.stat().st_size > MOST_BYTES:
+        raise UserError(f"{path}: not a table of {writer} (more than {MOST_BYTES:,} bytes)")
+
+
 def last_step(folder: Path) -> int:
     """Return the environment steps of the last row of a run's metrics, 0 where there is none."""
     path = folder / FILE
+    check_size(path)
     lines = path.read_bytes().splitlines() if path.is_file() else []
     return max((step for line in lines if (step := _step(line)) is not None), default=0)
 
