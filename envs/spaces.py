@@ -300,11 +300,14 @@ def _checker(space: spaces.Space) -> Callable[[Any, str], None]:
         if not is_of(part):
             is_array = isinstance(part, np.ndarray)
             kind = f"{part.dtype} {list(part.shape)}" if is_array else type(part).__name__
+            if isinstance(part, dict) and isinstance(space, spaces.Dict):
+                odd = sorted(map(repr, part.keys() ^ inner.keys()))
+                kind += f", {', '.join(odd)} in one of them alone"
             raise EnvFault(
                 f"{where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
             )
         for key, check_part in inner.items():
-            check_part(part[key], f"{ACTION_MASK} of {where}" if key == ACTION_MASK else where)
+            check_part(part[key], f"part {key} of {where}")
 
     return check
 
