@@ -307,7 +307,7 @@ def _checker(space: spaces.Space) -> Callable[[Any, str], None]:
                 f"{where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
             )
         for key, check_part in inner.items():
-            check_part(part[key], f"part {key} of {where}")
+            check_part(part[key], f"{key} of {where}")
 
     return check
 

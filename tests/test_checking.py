@@ -106,7 +106,7 @@ def test_one_with_numbers_as_keys_is_taken():
         ({"metadata": {}}, "has autoreset mode None"),
         ({"metadata": {"action_names": 5}}, r'metadata\["action_names"\] is 5\. Write a list'),
         ({"first": np.ones(2)}, r"'Wrong': reset\(\) shows"),
-        ({"shown": {0: np.full((2, 2), np.inf), 1: np.zeros((2, 2, 2))}}, r"part 0 of step\(\)"),
+        ({"shown": {0: np.full((2, 2), np.inf), 1: np.zeros((2, 2, 2))}}, r"0 of step\(\)"),
         ({"shown": {0: np.ones((2, 2))}}, r"\(dict, 1 in one of them alone\), which is not"),
         ({"paid": np.array([1, np.nan])}, r"\[ 1\. nan\] as rewards, finite numbers, \[2\]"),
         ({"paid": ["1", "1"]}, r"\['1' '1'\] as rewards"),
