@@ -32,7 +32,7 @@ from utils.settings import MOST_SEED, Config
 
 EPISODES = Path("episodes")
 MOST_EPISODES = 1_000_000
-OF_HIGHEST_VALUE = ("DQN", "EllmDQN")  # have no policy to sample from
+NOT_DRAWN = ("DQN", "EllmDQN", "TD3")  # have no policy to sample from
 LONGEST_VALUE = 40  # characters of a setting's value in a file name
 HUB = "hub:"
 DOWNLOADS = Path("downloads")
@@ -150,7 +150,7 @@ def result_file(config: Config, path: Path, arguments: argparse.Namespace) -> Pa
     """Return the file of the figures: beside the checkpoint, one for each way to evaluate it."""
     tasks = {} if arguments.tasks is None else {"tasks": arguments.tasks}
     changed = change_name(tasks | changes(arguments, config))
-    is_greedy = arguments.greedy or config.algorithm in OF_HIGHEST_VALUE
+    is_greedy = arguments.greedy or config.algorithm in NOT_DRAWN
     policy = "random" if arguments.random else "greedy" if is_greedy else "sampled"
     played = f"eval_{policy}_{arguments.n_episodes}_episodes_seed_{arguments.seed}"
     return path.with_name(f"{path.stem}_{played}{changed}.json")
@@ -267,7 +267,7 @@ def facts_of(
     if arguments.random:
         actions = "random"
     elif not player.draws_actions:
-        actions = "of the highest value"
+        actions = "without noise" if player.reader.action_shape else "of the highest value"
     names = ("n_episodes", "seed", "greedy", "random", "report", "video")
     return {
         "checkpoint": path.name,

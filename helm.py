@@ -197,24 +197,27 @@ class Player:
         seen = self.agent.explain(percept) | self.agent.inspect(percept, self._memory)
         return {name: values[0] for name, values in seen.items()}
 
-    def act(self, observation: Any, greedy: bool = False) -> int:
+    def act(self, observation: Any, greedy: bool = False) -> Any:
         """Advance the memory by an observation and return the agent's action.
+
+        It is a number, or where actions are a Box an array of numbers from -1 to 1.
 
         Args:
             observation: Of one environment, without a batch dimension.
             greedy: Take the most probable action instead of drawing one.
         """
         step = self.agent.act(self._percept(observation), self._memory, greedy)
-        self._action = int(step.actions[0])
+        self._action = step.actions[0].cpu().numpy()
         self._starts = False
-        return self._action
+        return self._action if self._action.ndim else int(self._action)
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take an action in the environment; returns the same tuple as Gymnasium's `step`."""
         if self.ended:
             raise UserError("step: the episode has ended. Call reset() first")
-        shown, rewards, terminated, truncated, info = self.env.step(np.array([action]))
-        self._action, self._reward = int(action), float(rewards[0])
+        self._action = np.asarray(action, self.env.single_action_space.dtype)
+        shown, rewards, terminated, truncated, info = self.env.step(self._action[None])
+        self._reward = float(rewards[0])
         self.ended = bool(terminated[0] or truncated[0])
         # `shown` is the next episode's first observation by then: autoreset is in the same step.
         observation = info["final_obs"][0] if self.ended else self._first(shown)
@@ -237,13 +240,15 @@ class Player:
 
     def _begin(self) -> None:
         self._memory = self.agent.initial_memory(1)
-        self._starts, self._action, self._reward = True, 0, 0.0
+        space = self.env.single_action_space
+        self._action = np.zeros(space.shape or (), space.dtype)
+        self._starts, self._reward = True, 0.0
 
     def _percept(self, observation: Any) -> AgentInput:
         # Nothing precedes the first observation of an episode: action and reward are zero there.
         space = self.env.single_observation_space
         batch = concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
-        action = torch.tensor([self._action], device=self.agent.device)
+        action = torch.as_tensor(self._action[None], device=self.agent.device)
         paid, begins = np.array([self._reward]), np.array([self._starts])
         return AgentInput.after(self.agent.read(batch), action, paid, begins)
 

@@ -54,7 +54,7 @@ class Episode {
     names.push("suggestions", "phrases", "matched", "goalRewards", "changed", "unlocked");
     const arrays = await Promise.all(names.map((name) => unpack(packed[name])));
     names.forEach((name, n) => (episode[name] = arrays[n]));
-    episode.length = episode.actions.values.length;
+    episode.length = episode.actions.shape[0];
     episode.retrieved = await unpack(packed.words);
     episode.similarities = await unpack(packed.similarities);
     episode.attention = await Looks.load(packed.attention, packed.seen);
@@ -68,9 +68,23 @@ class Episode {
     return episode;
   }
 
-  /** Return how many actions are shown beside the one that was taken; none where nothing is known of them. */
+  /** Return how many actions, or numbers of a continuous one, are shown; none where nothing is known of them. */
   get judgedActions() {
-    return (this.probabilities ?? this.actionValues)?.shape[1] ?? 0;
+    return (this.probabilities ?? this.actionValues ?? this.actions).shape[1] ?? 0;
+  }
+
+  /** Return the numbers of a continuous action. */
+  actionNumbers(step) {
+    const [, count] = this.actions.shape;
+    return Array.from(this.actions.values.subarray(step * count, (step + 1) * count));
+  }
+
+  /** Return the action of a step in words: its name, or its numbers. */
+  actionTaken(step, names) {
+    if (this.actions.shape.length === 1) return names[this.actions.values[step]];
+    return this.actionNumbers(step)
+      .map((number) => number.toFixed(2))
+      .join(", ");
   }
 
   /** Return which action stands in a row: that of its number, or where they are ranked one of the best. */

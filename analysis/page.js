@@ -126,7 +126,7 @@ async function choose(n) {
   });
   element("episodes").children[n].scrollIntoView({ block: "nearest", inline: "nearest" });
   element("slider").max = episode.length - 1;
-  const unexplained = !episode.probabilities && !episode.actionValues;
+  const unexplained = !episode.judgedActions;
   const hidden = { view: !episode.views, told: !episode.numbers, whole: !episode.wholes };
   Object.assign(hidden, { probabilities: unexplained, retrieval: !episode.retrieved });
   Object.assign(hidden, { texts: !episode.text && !episode.caption, suggested: !episode.suggestions });
@@ -345,7 +345,7 @@ function suggestionChips(matched) {
 }
 
 function outcomeChips(matched) {
-  const action = data.actions[episode.actions.values[step]];
+  const action = episode.actionTaken(step, data.actions);
   const chips = [create("li", "", episode.saidAt(step, "phrases")[0] ?? action)];
   const paid = episode.goalRewards?.values[step] ?? 0;
   if (matched) chips.push(create("li", "reached", `✓ ${matched} ${signed(paid)}`));
@@ -374,17 +374,24 @@ function achievementChip(name, at) {
 /** Show the action beside the probabilities, or values, of all actions. */
 function showAction() {
   const action = episode.actions.values[step];
-  element("action").textContent = data.actions[action];
-  if (!episode.probabilities && !episode.actionValues) return;
+  element("action").textContent = episode.actionTaken(step, data.actions);
   [...element("probabilities").children].forEach((item, row) => {
     const shown = episode.actionAt(step, row);
-    const [share, text] = episode.probabilities ? probabilityOf(row) : worthOf(row);
+    const [share, text] = shareOf(row);
     const [name, bar, number] = item.children;
-    item.classList.toggle("chosen", shown === action);
+    item.classList.toggle("chosen", shown === action && episode.actions.shape.length === 1);
     name.textContent = data.actions[shown];
     bar.style.setProperty("--share", share.toFixed(4));
     number.textContent = text;
   });
+}
+
+/** Return the length of an action's bar, from 0 to 1, and the number beside it. */
+function shareOf(row) {
+  if (episode.probabilities) return probabilityOf(row);
+  if (episode.actionValues) return worthOf(row);
+  const number = episode.actionNumbers(step)[row];
+  return [(number + 1) / 2, decimal(number)];
 }
 
 function probabilityOf(row) {
@@ -482,7 +489,7 @@ function go(to) {
   pause();
   move(to);
   const words = episode.wordsAt(step).map(({ word }) => word);
-  const action = data.actions[episode.actions.values[step]];
+  const action = episode.actionTaken(step, data.actions);
   const reached = [...episode.saidAt(step, "matched"), ...episode.saidAt(step, "unlocked").map(plainName)];
   element("said").textContent = [`Step ${step + 1}`, action, ...words, ...reached].join(", ");
 }

@@ -12,10 +12,10 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import flatdim
 from gymnasium.vector import VectorEnv
 
 from envs import action_names, number_names, picture_legend
@@ -41,7 +41,7 @@ TEXTS = {  # of an episode, by their names in the page
     "unlocked": "unlocked",
 }
 NUMBERS = {  # one of each step, likewise, with their types there
-    "actions": ("actions", np.uint16),
+    "actions": ("actions", np.uint16),  # or vectors of float32
     "rewards": ("rewards", np.float32),
     "values": ("values", np.float32),
     "entropy": ("entropy", np.float32),
@@ -78,7 +78,7 @@ class EpisodePage:
 
     Args:
         title: The agent and its task.
-        actions: The names of the A actions.
+        actions: The names of the A actions, or of the numbers of a continuous one.
         numbers: The names of a vector's numbers, the first of them or all.
         legend: The meaning of the colours of the whole world.
     """
@@ -109,7 +109,7 @@ class EpisodePage:
             **{name: packed(of.astype(np.uint16)) for name, of in numbers.items()},
             **{name: numbered(texts, self._sentences) for name, texts in said.items()},
             **{
-                name: packed(arrays[kept].astype(kind))
+                name: packed(arrays[kept].astype(kind if arrays[kept].ndim == 1 else np.float32))
                 for name, (kept, kind) in NUMBERS.items()
                 if kept in arrays
             },
@@ -166,7 +166,7 @@ class EpisodePage:
 
 def page_of(env: VectorEnv, name: str, agent: Agent, title: str) -> EpisodePage:
     """Return an empty page for the environments of this name, with the words for all it shows."""
-    actions = action_names(name, int(cast(Discrete, env.single_action_space).n), env.metadata)
+    actions = action_names(name, flatdim(env.single_action_space), env.metadata)
     numbers = number_names(name, env.metadata) or agent.reader.number_names
     return EpisodePage(title, actions, numbers, picture_legend(name))
 
@@ -424,7 +424,11 @@ def _write(
     value = f"value {arrays['values'][step]:.2f}    " if "values" in arrays else ""
     numbers = f"{value}return so far {float(arrays['rewards'][:step].sum()):.2f}"
     draw.text((left, MARGIN), f"step {step + 1} of {len(arrays['actions'])}", QUIET, small)
-    draw.text((left, MARGIN + 16), actions[int(arrays["actions"][step])], INK, large)
+    taken = arrays["actions"][step]
+    numbers_given = (
+        ", ".join(f"{number:.2f}" for number in taken[:MOST_LINES]) if taken.ndim else ""
+    )
+    draw.text((left, MARGIN + 16), numbers_given or actions[int(taken)], INK, large)
     draw.text((left, MARGIN + 52), numbers, QUIET, small)
     lines: list[tuple[str, float]] = []
     if "words" in arrays:

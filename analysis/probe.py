@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import flatdim
 from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
@@ -194,8 +194,13 @@ class Watched(Agent):
                 )
         self.states = [cast(torch.Tensor, step.remembered) for step in steps]
         is_random = self.rng.random(percept.n_envs) < self.random_share
-        n_actions = int(cast(Discrete, self.env.single_action_space).n)
-        drawn = self.rng.integers(n_actions, size=percept.n_envs)
+        if self.reader.action_shape:
+            is_random = is_random[:, None]
+            shape = percept.n_envs, *self.reader.action_shape
+            drawn: np.ndarray = self.rng.uniform(-1, 1, shape).astype(np.float32)
+        else:
+            n_actions = flatdim(self.env.single_action_space)
+            drawn = self.rng.integers(n_actions, size=percept.n_envs)
         if (masks := percept.observations.action_masks) is not None:
             is_random &= masks.cpu().numpy()[np.arange(len(drawn)), drawn]
         actions = np.where(is_random, drawn, steps[0].actions.cpu().numpy())

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Space, Text
+from gymnasium.spaces import Box, Dict, Discrete, Space, Text, flatdim
 from gymnasium.vector import VectorEnv
 
 from models import agent_class, build_agent, resolve_device
@@ -135,15 +135,16 @@ class Source:
         return distinct[np.random.default_rng(self.seed).choice(len(distinct), most, False)]
 
     def _check_made_for(self, env: VectorEnv) -> None:
-        n_actions = int(cast(Discrete, env.single_action_space).n)
+        there = env.single_action_space
         size = ObservationPreprocessor(env.single_observation_space).image_shape
         for file, episode in zip(self.files, self.episodes, strict=True):
-            shape, highest = episode["observations"].shape[1:], int(episode["actions"].max())
-            if shape != size or highest >= n_actions:
+            shape, own = episode["observations"].shape[1:], _actions([episode])
+            is_fewer = flatdim(own) <= flatdim(there) and type(own) is type(there) is Discrete
+            if shape != size or not (is_fewer or own == there):
                 raise UserError(
-                    f"{file}: images of {_size(shape)} and actions up to {highest}, and "
+                    f"{file}: images of {_size(shape)} and actions of {own}, and "
                     f"{self.config.env}, where {self.checkpoint} was trained, has images of "
-                    f"{_size(size or ())} and actions up to {n_actions - 1}. "
+                    f"{_size(size or ())} and actions of {there}. "
                     "Name episodes of that environment"
                 )
 
@@ -217,7 +218,9 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     observations, actions = (episode.get(name, NOTHING) for name in ("observations", "actions"))
     if observations.dtype != np.uint8 or observations.ndim != 4 or not observations.size:
         raise UserError(f"{path}: not an episode of eval.py, it has no observations")
-    if actions.dtype.kind != "i" or actions.shape != (len(observations),):
+    is_vector = actions.ndim == 2 and actions.dtype.kind == "f" and np.isfinite(actions).all()
+    is_number = actions.ndim == 1 and actions.dtype.kind == "i"
+    if not (is_vector or is_number) or len(actions) != len(observations):
         raise UserError(f"{path}: not an episode of eval.py, it has no actions of its steps")
     return episode
 
@@ -228,9 +231,15 @@ def _size(shape: Sequence[int]) -> str:
 
 def _spaces(episodes: Sequence[dict[str, np.ndarray]]) -> tuple[Space, Space]:
     shape = episodes[0]["observations"].shape[1:]
-    n_actions = 1 + max(int(episode["actions"].max()) for episode in episodes)
     image: Space = Box(0, 255, shape, np.uint8)
     if "text" in episodes[0]:
         n_texts = episodes[0]["text"].shape[-1]
         image = Dict({"image": image, **{f"text{n}": Text(1) for n in range(n_texts)}})
-    return image, Discrete(n_actions)
+    return image, _actions(episodes)
+
+
+def _actions(episodes: Sequence[dict[str, np.ndarray]]) -> Space:
+    first = episodes[0]["actions"]
+    if first.ndim == 2:
+        return Box(-1, 1, first.shape[1:])
+    return Discrete(1 + max(int(episode["actions"].max()) for episode in episodes))

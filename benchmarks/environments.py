@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, flatdim
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
@@ -59,11 +59,14 @@ def seen_images(n_envs: int = N_ENVS) -> Iterator[Tensor]:
 
 
 def random_actions(env: VectorEnv, n_steps: int) -> Iterator[np.ndarray]:
-    """Yield uniform actions, always the same.  [n_steps, N]"""
-    generator = np.random.default_rng(0)
-    n_actions = int(cast(Discrete, env.single_action_space).n)
+    """Yield uniform actions, always the same.  [n_steps, N], or [n_steps, N, A] of a Box"""
+    generator, shape = np.random.default_rng(0), (n_steps, env.num_envs)
+    space = env.single_action_space
     while True:
-        yield generator.integers(0, n_actions, (n_steps, env.num_envs))
+        if isinstance(space, Box):
+            yield generator.uniform(-1, 1, (*shape, *space.shape)).astype(np.float32)
+        else:
+            yield generator.integers(0, flatdim(space), shape)
 
 
 def minigrid(quick: bool) -> Iterator[Pair]:

@@ -12,11 +12,11 @@ of the colours in `render`; `READS`, the settings classes of this suite alone; a
 that differ among its environments stand in `metadata`, as "action_names" and "number_names".
 
 Observations are vectors, uint8 images, channel first, or dictionaries of those and texts; actions
-are discrete; an ended episode restarts within its last step (Gymnasium's SAME_STEP autoreset).
-Where `has_success` is true, info has "success" [N] when an episode ended. `cues()` (envs/vector.py)
-tells analyses the things to be remembered. With `render_mode` "rgb_array", `render` returns a
-picture [H, W, 3] of each. A run resumes to the bit where its episodes can be played again
-(envs/episodes.py); elsewhere it begins new ones.
+are discrete, or boxes of numbers from -1 to 1; an ended episode restarts within its last step
+(Gymnasium's SAME_STEP autoreset). Where `has_success` is true, info has "success" [N] when an
+episode ended. `cues()` (envs/vector.py) tells analyses the things to be remembered. With
+`render_mode` "rgb_array", `render` returns a picture [H, W, 3] of each. A run resumes to the bit
+where its episodes can be played again (envs/episodes.py); elsewhere it begins new ones.
 """
 
 import functools
@@ -65,6 +65,14 @@ SUITES = {
 }
 SUITES |= dict.fromkeys(
     ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"), Suite("envs.envpool_vector")
+)
+SUITES |= dict.fromkeys(
+    (
+        f"{task}{kind}-v0"
+        for task in ("Pendulum", "Ant", "HalfCheetah", "Hopper", "Walker2d")
+        for kind in "PV"
+    ),
+    Suite("envs.partial_control", scale_rewards=False),
 )
 ANY = any_gymnasium.TITLE
 READS = (TwinSettings,)  # of a given object

@@ -4,7 +4,7 @@ Morad et al. (2023, arXiv:2303.01859). Tasks are called as the package registers
 popgym-RepeatPreviousEasy-v0. All returns lie between -1 and 1. Observations are those of the
 package, without the previous action that its own baselines add to them, which Battleship,
 Concentration, MineSweeper and MultiarmedBandit ask for (`obs_requires_prev_action`):
-`last_action_input` is that. The pendulums have continuous actions and are refused. The two tasks
+`last_action_input` is that. The pendulums have continuous actions. The two tasks
 that repeat cards have twins, which show the card to be repeated in the place of the present one.
 """
 
@@ -32,11 +32,7 @@ def names() -> list[str]:
 def make(
     config: TwinSettings, seed: int, make_one: Callable[..., gymnasium.Env] = gymnasium.make
 ) -> VectorEnv:
-    """Return `config.n_envs` environments, all stepped in this process: a step takes microseconds.
-
-    Raises:
-        UserError: the task has continuous actions.
-    """
+    """Return `config.n_envs` environments, all stepped here: a step takes microseconds."""
     import popgym  # noqa: F401  (registers its environments with Gymnasium)
 
     make_one = _make_telling if config.observability == FULL else make_one

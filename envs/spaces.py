@@ -1,9 +1,10 @@
 """Spaces of any Gymnasium environment, and the ones that agents see and act in.
 
 Agents see images of one size (uint8, channel first), vectors, numbers of a few, text, and
-dictionaries of those; they choose among discrete actions. Other spaces that hold the same in
-another form are converted; the rest cannot be used. All that a foreign environment returns is
-tested here, where it enters: observations against their space, all numbers for finite ones.
+dictionaries of those; they choose among discrete actions, or give numbers from -1 to 1. Other
+spaces that hold the same in another form are converted; the rest cannot be used. All that a foreign
+environment returns is tested here, where it enters: observations against their space, all numbers
+for finite ones.
 """
 
 import functools
@@ -16,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.utils import rescale_box
 
 from envs.episodes import Options, ResetResult, StepResult
 from utils.errors import EnvFault, UserError, shortened
@@ -217,6 +219,11 @@ def _with_mask(space: spaces.Space, shown: Any, mask: Any) -> dict[str, Any]:
 def _check_mask_space(observations: spaces.Space, actions: spaces.Space) -> None:
     """Raise UserError where the mask of converted spaces has not an entry for each action."""
     mask, n_actions = _parts_of(observations).get(ACTION_MASK), spaces.flatdim(actions)
+    if mask is not None and isinstance(actions, spaces.Box):
+        raise UserError(
+            f"observations: {ACTION_MASK} allows some of discrete actions, and here actions are "
+            "numbers. Leave it out"
+        )
     if mask is not None and (n_entries := spaces.flatdim(mask)) != n_actions:
         raise UserError(
             f"observations: {ACTION_MASK} has {n_entries} entries, and there are {n_actions} "
@@ -345,14 +352,20 @@ def adapt_observation_space(space: spaces.Space) -> Conversion:
 
 
 def adapt_action_space(space: spaces.Space) -> Conversion:
-    """Return how agents act: one Discrete action for each action of an environment.
+    """Return how agents act: one Discrete action for each action of an environment, or a Box.
 
-    Of joint actions the last number runs fastest: of MultiDiscrete([2, 3]) action 4 is [1, 1].
+    Of joint actions the last number runs fastest: of MultiDiscrete([2, 3]) action 4 is [1, 1]. The
+    numbers of a Box are rescaled, so that agents give a vector of numbers from -1 to 1.
 
     Raises:
-        UserError: the space is not discrete, or has too many actions.
+        UserError: the space is of another kind, has too many actions, or is a Box without bounds.
     """
-    allowed = f"Agents choose among Discrete or MultiDiscrete actions, {MOST_ACTIONS:,} at most"
+    allowed = (
+        f"Agents choose among Discrete or MultiDiscrete actions, {MOST_ACTIONS:,} at most, or give "
+        "the numbers of one Box with finite bounds"
+    )
+    if isinstance(space, spaces.Box):
+        return _rescaled(space, allowed)
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         raise UserError(f"actions: {shown(space)} cannot be used. {allowed}")
     sizes = (int(space.n),) if isinstance(space, spaces.Discrete) else space.nvec.ravel().tolist()
@@ -369,6 +382,24 @@ def adapt_action_space(space: spaces.Space) -> Conversion:
         return single.reshape(*np.shape(action), *space.shape) + space.start
 
     return Conversion(discrete, numbers)
+
+
+def _rescaled(space: spaces.Box, allowed: str) -> Conversion:
+    given, n_numbers = f"actions: {shown(space)}", spaces.flatdim(space)
+    if space.dtype.kind != "f":
+        raise UserError(f"{given} holds whole numbers. Make it MultiDiscrete, or a Box of float32")
+    if not (np.isfinite(space.low) & np.isfinite(space.high)).all():
+        raise UserError(f"{given} has no bounds, so that nothing can be rescaled. {allowed}")
+    if not (space.low < space.high).all() or not 0 < n_numbers <= MOST_ACTIONS:
+        raise UserError(f"{given} has {n_numbers:,} numbers, or one that cannot vary. {allowed}")
+    *_, to_bounds = rescale_box(space, np.float32(-1), np.float32(1))
+
+    def numbers(action: Any) -> np.ndarray:
+        action = np.asarray(action)
+        own = to_bounds(action.reshape(*action.shape[:-1], *space.shape))
+        return np.clip(own, space.low, space.high).astype(space.dtype)  # rounding may leave them
+
+    return Conversion(spaces.Box(-1, 1, (n_numbers,), np.float32), numbers)
 
 
 def is_image(space: spaces.Space) -> bool:

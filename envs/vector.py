@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, flatdim
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
@@ -247,11 +247,12 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         is_short = self.episode_lengths.max() <= len(self._actions)
         if not hasattr(env, "replay") or not is_short:
             return {"resumable": False}
-        actions = self._running_actions()
+        actions, space = self._running_actions(), self.single_action_space
+        shape = self.num_envs, *(space.shape or ())
         return {
             "resumable": True,
             "running": env.running(),
-            "actions": torch.from_numpy(np.array(actions, np.int64).reshape(-1, self.num_envs)),
+            "actions": torch.from_numpy(np.array(actions, space.dtype).reshape(-1, *shape)),
             "returns": torch.from_numpy(self.episode_returns.copy()),
             "lengths": torch.from_numpy(self.episode_lengths.copy()),
             "own": getattr(env, "state_dict", dict)(),
@@ -292,14 +293,18 @@ class EpisodeStatistics(RecordEpisodeStatistics):
 
     def _check(self, actions: np.ndarray, lengths: np.ndarray) -> None:
         """Raise ValueError unless these can be actions of as many episodes as there are here."""
-        if actions.shape[1:] != (self.num_envs,) or lengths.shape != (self.num_envs,):
+        space = self.single_action_space
+        if actions.shape[1:2] != (self.num_envs,) or lengths.shape != (self.num_envs,):
             n_saved = len(lengths)
             raise ValueError(f"the state holds {n_saved} environments, this is {self.num_envs}")
         if not ((lengths >= 0) & (lengths <= len(actions))).all():
             raise ValueError(f"the state holds {len(actions)} steps, episodes have {lengths}")
-        n_actions = cast(Discrete, self.single_action_space).n
-        if not ((actions >= 0) & (actions < n_actions)).all():
-            raise ValueError(f"the state holds actions beyond those from 0 to {n_actions - 1}")
+        bounds: tuple[Any, Any] = (0, flatdim(space) - 1)
+        if isinstance(space, Box):
+            bounds = space.low, space.high
+        is_inside = (actions >= bounds[0]) & (actions <= bounds[1])
+        if actions.shape[2:] != (space.shape or ()) or not is_inside.all():
+            raise ValueError(f"the state holds actions that are not of {shown(space)}")
 
     def _told(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Let the environments work; raise EnvFault if one raises something or ends the program."""

@@ -5,7 +5,7 @@ import inspect
 from typing import Any
 
 import torch
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Box, Space
 
 from models.agent import Agent
 from utils.errors import UserError
@@ -68,7 +68,13 @@ AGENTS = Agents(
     {name: agent for name, (agent, _) in PUBLISHED.items()},
 )
 agent_class = AGENTS.find
-FROM_REPLAY = ("DQN", "SAC")  # have networks of their own, with the memory of the model in them
+ACTOR_CRITICS = ("PPO", "SAC", "TD3")
+DISCRETE, CONTINUOUS = ("DQN", "EllmDQN"), ("TD3",)  # of one kind of actions alone
+FROM_REPLAY = (
+    "DQN",
+    "SAC",
+    "TD3",
+)  # have networks of their own, with the memory of the model in them
 
 
 def build_agent(config: Config, observation_space: Space, action_space: Space) -> Any:
@@ -79,8 +85,14 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
     Raises:
         UserError: the agent cannot see or act there.
     """
-    if not isinstance(action_space, Discrete):
-        raise UserError(f"env: agents act in a Discrete space, and {config.env} has {action_space}")
+    is_box = isinstance(action_space, Box)
+    others = DISCRETE if is_box else CONTINUOUS
+    if config.algorithm in others:
+        raise UserError(
+            f"algorithm: {config.algorithm} is for {'discrete' if is_box else 'continuous'} "
+            f"actions, and {config.env} has {action_space}. Choose algorithm="
+            f"{' or '.join(name for name in ACTOR_CRITICS if name not in others)}"
+        )
     kind = agent_class(config.model)
     with telling(config):
         if config.algorithm in FROM_REPLAY:
@@ -88,6 +100,12 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
             agent = networks.build_from_replay(config, observation_space, action_space, kind)
         else:
             agent = kind(config, observation_space, action_space)
+        if is_box and agent.reader.action_shape != action_space.shape:
+            raise UserError(
+                f"model: '{config.model}' chooses among discrete actions, and {config.env} has "
+                f"{action_space}. Build its reader by models.encoders.configured_reader and its "
+                "heads by models.heads.build_heads, or choose another model"
+            )
         return agent.to(config.device)
 
 

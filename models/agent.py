@@ -7,11 +7,11 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space, flatdim
 from torch import Tensor, nn
 
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
@@ -20,6 +20,10 @@ from utils.settings import Part, setting
 
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 NOT_ALLOWED = -1e9
+NO_ACTION = (
+    "no action can be drawn: the agent's probabilities are not finite numbers, "
+    "its weights have grown too large"
+)
 
 
 class Memory(Protocol):
@@ -58,11 +62,11 @@ class Step(NamedTuple):
     """The result of one step of N environments.
 
     Attributes:
-        actions: Sampled, or the most probable ones.  [N] int64
+        actions: Sampled, or the most probable ones.  [N] int64, or [N, A] float32 of a Box
         context: Stored for the update; of width 0 if it needs nothing.  [N, ...]
         log_probs: Of the actions, for an agent with a policy.  [N]
         values: Of the observations, for an agent with a critic.  [N]
-        all_log_probs: Of every action.  [N, A]
+        all_log_probs: Of every action, where there are so many.  [N, A]
         remembered: The memory's output; without a memory, the encoder's.  [N, D]
     """
 
@@ -79,7 +83,7 @@ class Batch(NamedTuple):
 
     Attributes:
         observations: B; for sequences with earlier steps as context, B' in all.
-        actions, log_probs, values: As they were when acting.  [B]
+        actions, log_probs, values: As they were when acting.  [B], actions of a Box [B, A]
         advantages: Not standardised.  [B]
         returns: Targets of the critic.  [B]
         context: `Step.context` of all observations.  [B, ...] or [B', ...]
@@ -108,9 +112,9 @@ class SequenceBatch(NamedTuple):
         observations: (T+1)*B, step by step.
         is_first: No earlier step is known: an episode begins, or a sequence cut out of one.
             [T+1, B] bool
-        last_actions: 0 where `is_first`.  [T+1, B] int64
+        last_actions: 0 where `is_first`.  [T+1, B] int64, or [T+1, B, A] float32 of a Box
         context: `Step.context` of each step.  [T+1, B, ...]
-        actions: [T, B] int64
+        actions: [T, B] int64, or [T, B, A] float32
         rewards: [T, B]
         terminated: 1 where the episode ended of itself, so that nothing follows.  [T, B]
         mask: 1 where the step counts, 0 behind an episode's end.  [T, B]
@@ -139,7 +143,7 @@ class Transitions(NamedTuple):
         observations: Before each step, then after each, also where that ended the episode.  2B
         context: `Step.context` of the observations; after a step it is valid only where the reward
             reads it.  [2B, ...]
-        actions: [B] int64
+        actions: [B] int64, or [B, A] float32 of a Box
         rewards: The environment's own.  [B] float32
         is_first: Where an episode begins, if the steps are a whole rollout in its order.  [T, N]
     """
@@ -292,7 +296,7 @@ class RecentSteps(NamedTuple):
 
     Attributes:
         is_first: Where an episode begins; earlier rows are empty.  [P, N] bool
-        last_actions: [P, N] int64
+        last_actions: [P, N] int64, or [P, N, A] float32 of a Box
         ages: Steps of the episode before the first of these.  [N] int64
     """
 
@@ -334,8 +338,8 @@ class Torso(nn.Module, ABC):
 
     def embedded(self, sequences: SequenceBatch) -> Tensor:
         """Return the embeddings of sequences from replay.  [T+1, B, F]"""
-        is_first, n_actions = sequences.is_first, self.embedder.n_actions
-        last_actions = sequences.last_actions.masked_fill(is_first, n_actions).flatten()
+        is_first = sequences.is_first
+        last_actions = self.embedder.begun(sequences.last_actions, is_first).flatten(0, 1)
         return self.embedder(sequences.observations, last_actions).unflatten(0, is_first.shape)
 
     def remembered(self, features: Tensor) -> Tensor:
@@ -370,10 +374,7 @@ def sample_actions(probabilities: Tensor) -> Tensor:
     except RuntimeError:
         if probabilities.isfinite().all():
             raise
-        raise RunError(
-            "no action can be drawn: the agent's probabilities are not finite numbers, "
-            "its weights have grown too large"
-        ) from None
+        raise RunError(NO_ACTION) from None
 
 
 class RandomAgent(Agent):
@@ -381,9 +382,8 @@ class RandomAgent(Agent):
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         super().__init__()
-        self.reader = ObservationPreprocessor(observation_space)
-        n_actions = int(cast(Discrete, action_space).n)
-        self.logits = nn.Parameter(torch.zeros(n_actions), requires_grad=False)
+        self.reader = ObservationPreprocessor(observation_space, 0, action_space.shape)
+        self.logits = nn.Parameter(torch.zeros(flatdim(action_space)), requires_grad=False)
 
     def initial_memory(self, n_envs: int) -> TensorMemory:
         return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
@@ -392,12 +392,15 @@ class RandomAgent(Agent):
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         n_envs, masks = percept.n_envs, percept.observations.action_masks
+        zeros = torch.zeros(n_envs, device=self.device)
+        if self.reader.action_shape:
+            drawn = torch.empty_like(percept.last_actions).uniform_(-1, 1)
+            return Step(drawn, zeros[:, None][:, :0], values=zeros)
         all_log_probs = allowed(self.logits.expand(n_envs, -1), masks).log_softmax(-1)
         if masks is None:
             actions = torch.multinomial(all_log_probs[0].exp(), n_envs, replacement=True)
         else:
             actions = sample_actions(all_log_probs.exp())
-        zeros = torch.zeros(n_envs, device=self.device)
         return Step(
             actions,
             context=zeros[:, None][:, :0],

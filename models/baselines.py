@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,11 +13,11 @@ from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, 
 from models.encoders import (
     LARGE,
     SMALL,
-    ActorCritic,
     EncoderSettings,
     build_encoder,
     configured_reader,
 )
+from models.heads import build_heads
 from models.observations import AgentInput, ObservationBatch, Observations
 from utils.settings import Part
 
@@ -41,14 +41,14 @@ class MemoryAgent(ActorCriticAgent):
     channels = SMALL
     sequential = True
 
-    def __init__(self, config: Any, observation_space: Space, action_space: Discrete) -> None:
+    def __init__(self, config: Any, observation_space: Space, action_space: Space) -> None:
         super().__init__()
         self.reader = configured_reader(config, observation_space, action_space)
         width = self.encoder_width(config)
         self.encoder = build_encoder(self.reader, config, width, self.channels)
         self.memory = self.memory_class(self.encoder.n_features, config)
         self.n_context = self.memory.n_context
-        self.heads = ActorCritic(self.memory.width, int(action_space.n))
+        self.heads = build_heads(self.memory.width, action_space, config)
 
     def encoder_width(self, config: Any) -> int:
         return config.memory_width

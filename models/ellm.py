@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from models.agent import Agent, Memory, Step, TensorMemory
 from models.caching import to_float01
 from models.encoders import (
-    DuelingQ,
     Kernels,
     fitting_kernels,
     initialise_orthogonal,
+    mlp,
     strided_convolutions,
 )
 from models.language.layers import Linear
@@ -90,6 +90,29 @@ class TextBranch(nn.Module):
     def forward(self, text: Tensor) -> Tensor:
         """Map sentences by their numbers [B, K] to features [B, width]."""
         return self.linear(F.normalize(self.frozen(text).sum(1), dim=-1))
+
+
+class DuelingQ(nn.Module):
+    """Two streams of three layers (Wang et al. 2016, arXiv:1511.06581, eq. 9).
+
+        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
+
+    All layers but the last are `n_features` wide. Weights are orthogonal, biases 0.
+    """
+
+    def __init__(self, n_features: int, n_actions: int) -> None:
+        super().__init__()
+        hidden = (n_features,) * 3
+        self.value = initialise_orthogonal(mlp(*hidden, 1))
+        self.advantage = initialise_orthogonal(mlp(*hidden, n_actions))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features [B, n_features] to the values of all actions [B, A]."""
+        advantage = self.advantage(features)
+        return self.value(features) + (advantage - advantage.mean(-1, keepdim=True))
+
+    def last_layers(self) -> list[nn.Parameter]:
+        return [p for stream in (self.value, self.advantage) for p in stream[-1].parameters()]
 
 
 class Ellm(Agent):

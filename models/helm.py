@@ -22,14 +22,15 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
 from models.caching import ObservationCache
 from models.clip import ClipSettings, check_encoder, configured_encoder
-from models.encoders import ActorCritic, EncoderSettings, build_encoder, configured_reader
+from models.encoders import EncoderSettings, build_encoder, configured_reader
+from models.heads import build_heads
 from models.language import LanguageModel
 from models.language.kv_cache import EpisodeMemory
 from models.language.load import LanguageModelSettings, describe_language_model, load_language_model
@@ -117,7 +118,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
     """The HELM family: a language model as memory, beside a trained encoder."""
 
     def __init__(
-        self, config: LanguageMemorySettings, observation_space: Space, action_space: Discrete
+        self, config: LanguageMemorySettings, observation_space: Space, action_space: Space
     ) -> None:
         super().__init__()
         self.reader = configured_reader(config, observation_space, action_space)
@@ -125,7 +126,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
         beside = observed_by_encoder(config, self.reader)
         self.query_encoder = build_encoder(beside, config, language.width)
         n_features = language.width + self.query_encoder.n_features
-        self.heads = ActorCritic(n_features, int(action_space.n))
+        self.heads = build_heads(n_features, action_space, config)
         self.language = language
 
     @classmethod

@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,8 +26,9 @@ class Observations(NamedTuple):
         vectors: Numbers, discrete ones as one-hot vectors.  [N, F] float32
         text: Numbers of sentences in the reader's table.  [N, K] int64
         action_masks: Whether an action is allowed.  [N, A] bool
-        last_step: For agents that read them: the last action as a one-hot vector and the last
-            reward, as the environment paid it; zeros where an episode begins.  [N, A+1] float32
+        last_step: For agents that read them: the last action, a discrete one as a one-hot vector,
+            and the last reward, as the environment paid it; zeros where an episode begins.
+            [N, A+1] float32
     """
 
     images: Tensor | None = None
@@ -109,7 +110,7 @@ class AgentInput(NamedTuple):
 
     Attributes:
         is_first: Whether an episode begins with this observation.  [N] bool
-        last_actions: 0 where an episode begins.  [N] int64
+        last_actions: 0 where an episode begins.  [N] int64, or [N, A] float32 of a Box
         last_rewards: The environment's own reward for them; 0 where one begins.  [N] float32
     """
 
@@ -123,36 +124,43 @@ class AgentInput(NamedTuple):
         return len(self.is_first)
 
     @classmethod
-    def first(cls, observations: Observations) -> "AgentInput":
+    def first(cls, observations: Observations, action_shape: Sequence[int] = ()) -> "AgentInput":
         shown = observations.any()
         is_first = torch.ones(len(shown), dtype=torch.bool, device=shown.device)
-        return cls(
-            observations, is_first, torch.zeros_like(is_first, dtype=torch.int64), is_first * 0.0
-        )
+        kind = torch.float32 if action_shape else torch.int64
+        nothing = torch.zeros(len(shown), *action_shape, dtype=kind, device=shown.device)
+        return cls(observations, is_first, nothing, is_first * 0.0)
 
     @classmethod
     def after(
         cls, observations: Observations, actions: Tensor, rewards: np.ndarray, ended: np.ndarray
     ) -> "AgentInput":
-        """Return the percept that follows actions [N] with rewards [N].
+        """Return the percept that follows actions [N] or [N, A] with rewards [N].
 
         `ended` [N] bool marks an episode's last step: the observation begins another.
         """
         is_first = torch.as_tensor(ended, device=actions.device)
         paid = torch.tensor(rewards, dtype=torch.float32, device=actions.device)
         if ended.any():
-            actions, paid = actions.masked_fill(is_first, 0), paid.masked_fill(is_first, 0.0)
+            actions, paid = zero_where(is_first, actions), paid.masked_fill(is_first, 0.0)
         return cls(observations, is_first, actions, paid).showing(observations)
 
     def showing(self, observations: Observations) -> "AgentInput":
         """Return this input with other observations; these get its `last_step` if they have one."""
         if observations.last_step is not None:
-            n_actions = observations.last_step.shape[1] - 1
-            actions = F.one_hot(self.last_actions, n_actions)
+            n_actions, actions = observations.last_step.shape[1] - 1, self.last_actions
+            if not actions.is_floating_point():
+                actions = F.one_hot(actions, n_actions)
             last_step = torch.cat((actions, self.last_rewards[:, None]), dim=1)
             last_step = last_step.masked_fill(self.is_first[:, None], 0.0)
             observations = observations._replace(last_step=last_step)
         return self._replace(observations=observations)
+
+
+def zero_where(is_first: Tensor, actions: Tensor) -> Tensor:
+    """Return actions [...] or [..., A], 0 where `is_first` [...]."""
+    at = is_first if actions.ndim == is_first.ndim else is_first[..., None]
+    return actions.masked_fill(at, 0)
 
 
 Percept = AgentInput  # the earlier name, understood for one version
@@ -167,6 +175,7 @@ class ObservationPreprocessor:
     0 without; it is filled by `AgentInput`.
 
     Attributes:
+        action_shape: (A,) where actions are vectors of a Box, () where they are discrete.
         image_shape: (C, H, W), None without images.
         n_numbers: F, the width of the vectors; 0 without.
         number_names: Names of the F numbers, from their keys ("wind 2", "door = 0"), or "".
@@ -174,8 +183,11 @@ class ObservationPreprocessor:
         sentences: All that have been read.
     """
 
-    def __init__(self, space: spaces.Space, n_last: int = 0) -> None:
+    def __init__(
+        self, space: spaces.Space, n_last: int = 0, action_shape: Sequence[int] | None = ()
+    ) -> None:
         self._parts, self.n_last = _parts(space, ()), n_last
+        self.action_shape = tuple(action_shape or ())
         self.has_mask = any(kind == "action_masks" for _, _, kind in self._parts)
         images = [part for _, part, kind in self._parts if kind == "images"]
         if len({image.shape[1:] for image in images}) > 1:

@@ -5,34 +5,44 @@ memory can replace the trained one: its hidden state, stored with each step, is 
 embeddings, so that an update has nothing to unroll.
 """
 
+import math
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space, flatdim
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import (
     Followed,
     Memory,
+    OffPolicyAgent,
     OffPolicyNetworkSettings,
     QAgent,
     RecentSteps,
     SacAgent,
     SequenceBatch,
+    Step,
     Stepped,
     Torso,
     TwinQ,
 )
 from models.caching import encoded_once, to_float01
-from models.encoders import SmallImpalaCNN, configured_reader, uniform_mlp
+from models.encoders import SmallImpalaCNN, configured_reader, mlp
+from models.heads import SquashedGaussian, checked_actions
 from models.helm import LanguageMemory, observed_by_encoder
 from models.language.layers import Linear
 from models.memories import TrainedMemory
-from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
+from models.observations import (
+    AgentInput,
+    ObservationBatch,
+    ObservationPreprocessor,
+    Observations,
+    zero_where,
+)
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 
 TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
@@ -78,7 +88,7 @@ class InputEmbedder(nn.Module):
     ) -> None:
         super().__init__()
         width, shape = settings.observation_embedding, reader.image_shape
-        self.n_actions = n_actions
+        self.n_actions, self.is_box = n_actions, bool(reader.action_shape)
         self.images: TileEmbedder | SmallImpalaCNN | None = None
         if shape is not None and min(shape[1:]) in TILES:
             self.images = TileEmbedder(shape, width)
@@ -98,8 +108,14 @@ class InputEmbedder(nn.Module):
         shown, images = percept.observations, None
         if self.images is not None:
             images = self.images.of_pixels(to_float01(cast(Tensor, shown.images)))
-        actions = percept.last_actions.masked_fill(percept.is_first, self.n_actions)
+        actions = self.begun(percept.last_actions, percept.is_first)
         return self._joined(actions, shown.last_step, self._kinds(images, shown))
+
+    def begun(self, last_actions: Tensor, is_first: Tensor) -> Tensor:
+        """Return last actions [...] or [..., A]; before an episode those that `forward` expects."""
+        if self.is_box:
+            return zero_where(is_first, last_actions)
+        return last_actions.masked_fill(is_first, self.n_actions)
 
     def fingerprints(self) -> dict[str, str]:
         return {} if self._frozen is None else self._frozen.fingerprints()
@@ -107,7 +123,8 @@ class InputEmbedder(nn.Module):
     def forward(self, observations: ObservationBatch, last_actions: Tensor) -> Tensor:
         """Return the embeddings of B' steps.  [B', F]
 
-        `last_actions` [B'] int64 are A, the number of actions, where an episode begins.
+        `last_actions` [B'] int64 are A, the number of actions, where an episode begins; those of a
+        Box, [B', A], are 0.
         """
         return self._joined(last_actions, observations.last_step, self.by_kind(observations))
 
@@ -130,7 +147,9 @@ class InputEmbedder(nn.Module):
         self, last_actions: Tensor, last_step: Tensor | None, kinds: dict[str, Tensor]
     ) -> Tensor:
         parts = [last_actions.new_zeros(len(last_actions), 0, dtype=torch.float32)]
-        if self.actions is not None:
+        if self.actions is not None and self.is_box:
+            parts.append(F.relu(self.actions(last_actions)))
+        elif self.actions is not None:
             nothing = self.actions.weight.new_zeros(1, self.actions.out_features)
             table = torch.cat((self.actions.weight.T, nothing)) + self.actions.bias  # [A+1, E]
             parts.append(F.embedding(last_actions, F.relu(table)))
@@ -140,6 +159,24 @@ class InputEmbedder(nn.Module):
 
 
 LAST_LAYER_OF_Q, LAST_LAYER_OF_POLICY = 3e-3, 1e-3
+HIDDEN_BIAS = 0.1
+
+
+def uniform_mlp(n_in: int, hidden: tuple[int, int], n_out: int, last: float) -> nn.Sequential:
+    """Return two hidden layers with ReLUs, then a linear one with weights and biases from U(±last).
+
+    Hidden weights are drawn from U(±1/sqrt(outputs)) and their biases are 0.1; the original means
+    the number of inputs and takes that of the outputs.
+    """
+    layers = mlp(n_in, *hidden, n_out)
+    for index, width in zip((0, 2), hidden, strict=True):
+        weight, bias = layers[index].parameters()
+        limit = 1 / math.sqrt(width)
+        nn.init.uniform_(weight, -limit, limit)
+        nn.init.constant_(bias, HIDDEN_BIAS)
+    for parameter in layers[-1].parameters():
+        nn.init.uniform_(parameter, -last, last)
+    return layers
 
 
 class RecurrentTorso(Torso):
@@ -184,7 +221,7 @@ class RecurrentTorso(Torso):
         is_first = running.is_first
         flat = past.map(lambda kind: kind.flatten(0, 1))
         percept = AgentInput(
-            flat, is_first.flatten(), running.last_actions.flatten(), torch.empty(0)
+            flat, is_first.flatten(), running.last_actions.flatten(0, 1), torch.empty(0)
         )
         embedded = self.embedder.step(percept).unflatten(0, is_first.shape)
         self.memory.refresh(embedded, is_first, running.ages, memory)
@@ -232,16 +269,73 @@ class FrozenLMTorso(Torso):
         return self.language.fingerprints() | super().fingerprints()
 
 
+class ContinuousAgent(OffPolicyAgent):
+    """A policy of continuous actions, and two critics of features and actions.
+
+    With `is_drawn` actions are those of a squashed Gaussian, else the policy's output through tanh.
+    Without `critic_body` the critics share the policy's body.
+    """
+
+    def __init__(
+        self,
+        reader: ObservationPreprocessor,
+        body: Torso,
+        n_actions: int,
+        policy: nn.Module,
+        critics: TwinQ,
+        critic_body: Torso | None,
+        is_drawn: bool,
+    ) -> None:
+        super().__init__(reader, body, n_actions)
+        self.policy, self.critics, self.critic_body = policy, critics, critic_body
+        self.draws_actions = is_drawn
+
+    @torch.no_grad()
+    def act(
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        features, context = self.body.step(percept, memory, advance)
+        if self.draws_actions:
+            actions = self._gaussian(features).choose(deterministic)
+        else:
+            actions = checked_actions(self.policy(features).tanh())
+        values = None
+        if self.critic_body is None:
+            values = torch.minimum(*self.judge(features, actions))
+        return Step(actions, context, values=values, remembered=self.body.remembered(features))
+
+    def draw(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions [..., A] with gradients, and log-probabilities [...], 0 if not drawn."""
+        if not self.draws_actions:
+            actions = self.policy(features).tanh()
+            return actions, torch.zeros_like(actions[..., 0])
+        gaussian = self._gaussian(features)
+        actions = gaussian.rsample()
+        return actions, gaussian.log_prob(actions)
+
+    def judge(self, features: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both critics' values of actions [..., A].  [...] each"""
+        first, second = self.critics(torch.cat((features, actions), dim=-1))
+        return first.squeeze(-1), second.squeeze(-1)
+
+    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
+        features, inputs = (self.critic_body or self.body).read_episode(episode)
+        return torch.minimum(*self.judge(features, actions[: len(features)])), inputs
+
+    def _gaussian(self, features: Tensor) -> SquashedGaussian:
+        return SquashedGaussian(*self.policy(features).chunk(2, dim=-1))
+
+
 def build_from_replay(
-    config: Any, observation_space: Space, action_space: Discrete, kind: Any
-) -> QAgent | SacAgent:
-    """Return an agent for DQN or SAC with the memory of another one.
+    config: Any, observation_space: Space, action_space: Space, kind: Any
+) -> QAgent | SacAgent | ContinuousAgent:
+    """Return an agent for DQN, SAC or TD3 with the memory of another one.
 
     `kind` is the other's class, with a `memory_class` or a `language_class`. `config` has its
     settings, `OffPolicyNetworkSettings` and, where there is text, `SentenceSettings`.
     """
     reader = configured_reader(config, observation_space, action_space)
-    n_actions = int(action_space.n)
+    n_actions = flatdim(action_space)
     embedded, language, sentences = reader, None, None
     if hasattr(kind, "language_class"):
         language = kind.language_class(config, reader)
@@ -262,5 +356,14 @@ def build_from_replay(
     if config.algorithm == "DQN":
         return QAgent(reader, acting, n_actions, head(LAST_LAYER_OF_Q))
     critic_body = None if config.shared_encoder else body()
+    if embedded.action_shape:
+        is_drawn = config.algorithm == "SAC"
+        n_outputs = n_actions * (1 + is_drawn)
+        policy = uniform_mlp(acting.width, hidden, n_outputs, LAST_LAYER_OF_POLICY)
+        judges = (
+            uniform_mlp(acting.width + n_actions, hidden, 1, LAST_LAYER_OF_Q) for _ in range(2)
+        )
+        networks = policy, TwinQ(*judges), critic_body
+        return ContinuousAgent(reader, acting, n_actions, *networks, is_drawn)
     critics = TwinQ(head(LAST_LAYER_OF_Q), head(LAST_LAYER_OF_Q))
     return SacAgent(reader, acting, n_actions, head(LAST_LAYER_OF_POLICY), critics, critic_body)

@@ -375,6 +375,15 @@ class ActivePretraining(Curiosity):
     reads = (AptSettings,)
     logged = ("loss", "forward_loss", "inverse_loss")
 
+    @classmethod
+    def configured(cls, config: Any, agent: Agent, n_actions: int) -> Curiosity:
+        if config.curiosity_icm == "ellm" and agent.reader.action_shape:
+            raise UserError(
+                "curiosity_icm: ellm takes an action for one number, and here it is a vector. "
+                "Choose curiosity_icm=paper"
+            )
+        return super().configured(config, agent, n_actions)
+
     @staticmethod
     def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
         """Return curiosity modules; UserError if ellm's shared encoder meets unequal shapes."""
@@ -462,7 +471,9 @@ class Dynamics(nn.Module):
     def forward(self, before: Tensor, after: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the errors of the predicted codes and of the predicted actions.  [B] each"""
         now, then = self.encoder(before), self.encoder(after)
-        taken = actions[:, None] if self.as_ellm else F.one_hot(actions, self.n_actions)
+        taken, is_box = actions, actions.is_floating_point()
+        if not is_box:
+            taken = actions[:, None] if self.as_ellm else F.one_hot(actions, self.n_actions)
         foreseen = self.forwards(torch.cat((now, taken.float()), -1))
         guessed = self.inverse(torch.cat((now, then), -1))
         if self.as_ellm:
@@ -470,7 +481,10 @@ class Dynamics(nn.Module):
             differences = then - foreseen, actions.float() - guessed.tanh()
             forward, inverse = (torch.linalg.vector_norm(each, dim=-1) for each in differences)
             return forward, inverse
-        inverse = F.cross_entropy(guessed, actions, reduction="none")
+        if is_box:
+            inverse = 0.5 * (actions - guessed).square().sum(-1)
+        else:
+            inverse = F.cross_entropy(guessed, actions, reduction="none")
         return 0.5 * (then - foreseen).square().sum(-1), inverse
 
 

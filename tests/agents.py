@@ -25,9 +25,10 @@ def small_config(**changes):
     return dataclasses.replace(load_config(), device="cpu", **(SMALL | changes))
 
 
-def spaces(image_shape=(3, 9, 9), n_actions=4):
-    """Return observation and action space of one environment."""
-    return Box(0, 255, image_shape, np.uint8), Discrete(n_actions)
+def spaces(image_shape=(3, 9, 9), n_actions=4, n_numbers=0):
+    """Return observation and action space of one environment; its actions may be numbers."""
+    actions = Box(-1, 1, (n_numbers,)) if n_numbers else Discrete(n_actions)
+    return Box(0, 255, image_shape, np.uint8), actions
 
 
 def random_images(*shape):

@@ -64,6 +64,19 @@ class Sampled(gymnasium.Env):
         return self.observation_space.sample()
 
 
+class Steered(Sampled):
+    """Pays for numbers of a box, each of which has other bounds; it refuses all beyond them."""
+
+    def __init__(self, kind="vector"):
+        low, high = np.array([[-1.0, 0.0]]), np.array([[3.0, 0.5]])
+        super().__init__(kind, spaces.Box(low, high, dtype=np.float64))
+
+    def step(self, action):
+        assert action in self.action_space
+        shown, _, *rest = super().step(action)
+        return shown, 1.0 - float(np.square(action - 0.25).sum()), *rest
+
+
 class Unseeded(Sampled):
     """No seed decides its observations."""
 
@@ -178,4 +191,5 @@ RETURNED: dict[str, Any] = {
 }
 gymnasium.register("Late-v0", f"{__name__}:Late")
 gymnasium.register("Unseeded-v0", f"{__name__}:Unseeded")
+gymnasium.register("Steered-v0", f"{__name__}:Steered", max_episode_steps=4)
 gymnasium.register("Sampled-v0", f"{__name__}:Sampled", max_episode_steps=4)

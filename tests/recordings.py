@@ -42,14 +42,20 @@ def saliency(length):
     return np.eye(length)[np.minimum(np.arange(length), KEY_STEP)]
 
 
-def of_vectors(length, seed=0, has_overviews=True):
-    """Return an episode of an agent that is told three numbers and chooses by action values."""
+def of_vectors(length, seed=0, has_overviews=True, n_numbers_given=0):
+    """Return an episode of an agent that is told three numbers and chooses by action values.
+
+    Or it gives some numbers from -1 to 1.
+    """
     one = recording(length, seed, n_words=0, n_layers=1, n_heads=1)
     generator = np.random.default_rng(seed)
     one.steps["observations"] = generator.normal(size=(length, 3)).astype(np.float32)
     del one.details["probabilities"]
     one.details["action_values"] = generator.normal(size=(length, len(ACTIONS)))
     one.steps["actions"] = one.details["action_values"].argmax(1)
+    if n_numbers_given:
+        one.steps["actions"] = generator.uniform(-1, 1, (length, n_numbers_given)).astype("f")
+        del one.details["action_values"]
     if not has_overviews:
         del one.details["overviews"], one.steps["values"]
     return one

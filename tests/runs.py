@@ -23,7 +23,7 @@ PPO = COMMON | {"algorithm": "PPO", "env": "RandomMaze-v0", "n_steps": 96}
 PPO |= {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1}
 REPLAY = COMMON | {"env": "TMazeActive-v0", "n_steps": 200, "learning_rate": 1e-3}
 REPLAY |= {"batch_size": 3, "warmup_episodes": 1, "replay_ratio": 0.1, "head_width": 8}
-DQN, SAC = (REPLAY | {"algorithm": algorithm} for algorithm in ("DQN", "SAC"))
+DQN, SAC, TD3 = (REPLAY | {"algorithm": algorithm} for algorithm in ("DQN", "SAC", "TD3"))
 ELLM = COMMON | {"algorithm": "EllmDQN", "model": "ELLM", "env": "tests.told_in_words:Told-v0"}
 ELLM |= {"n_steps": 160, "hidden_dim": 8, "learning_rate": 1e-3, "batch_size": 4, "n_step": 2}
 ELLM |= {"learning_starts": 30, "target_update_steps": 40, "epsilon_steps": 200, "log_steps": 40}
@@ -47,6 +47,8 @@ TOLD_OF_CRAFTER = {"env": "CrafterText-v0", "crafter_length": 20, "suggester": "
 TOLD_OF_CRAFTER |= {"suggester_model": "decoder", "suggester_cache": "answers.sqlite"}
 MASKED = {"env": "tests.any_envs:Masked-v0"}
 MASKED_IN_INFO = MASKED | {"env_args": '{"told": "info"}'}
+STEERED = {"env": "tests.any_envs:Steered-v0"}
+STEERED_BY_SIGHT = STEERED | {"env_args": '{"kind": "image, channels last"}'}
 TWIN = {"observability": "full"}
 LAST_STEP = {"last_action_input": "true", "last_reward_input": "true"}
 SUBGOALS = {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"}
@@ -80,6 +82,17 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO CNN, forbidden actions": PPO | CNN | MASKED,
     "PPO GPT, forbidden actions, its last step": PPO | GPT | MASKED_IN_INFO | LAST_STEP,
     "PPO HELM, its last step": PPO | HELM | LAST_STEP,
+    "PPO LSTM, continuous, its last step": PPO
+    | LSTM
+    | STEERED
+    | LAST_STEP
+    | {"state_dependent_std": "true"},
+    "PPO GPT, continuous, APT": PPO
+    | GPT
+    | STEERED
+    | CURIOUS
+    | {"curiosity": "APT", "apt_group": 16, "curiosity_icm": "paper"},
+    "PPO HELM, continuous": PPO | HELM | STEERED_BY_SIGHT,
     "PPO HELM": PPO | HELM | {"adv_norm": "true", "lr_decay": "linear"},
     "PPO HELM of Mamba": PPO | HELM | {"language_model": "mamba"},
     "PPO HELM, NovelD": PPO | HELM | CURIOUS | {"curiosity": "NovelD"},
@@ -116,6 +129,17 @@ ROWS: dict[str, dict[str, Any]] = {
     "SAC HELM, a house": SAC | HELM | HOUSE | READS | {"text_reader": "memory", "mem_len": 8},
     "SAC HELMv2": SAC | HELMV2 | MAZE,
     "SAC SHELM reads": SAC | SHELM | MISSIONS | {"text_reader": "memory", "mem_len": 8},
+    "SAC LSTM, continuous": SAC | LSTM | STEERED | {"learn_temperature": "true"},
+    "SAC GPT, continuous, of two encoders": SAC
+    | GPT
+    | STEERED
+    | {"shared_encoder": "false", "replay_capacity": 60},
+    "SAC HELM, continuous": SAC | HELM | STEERED_BY_SIGHT | {"freeze_critic": "false"},
+    "TD3 LSTM, RND": TD3 | LSTM | STEERED | CURIOUS | {"curiosity": "RND"},
+    "TD3 GPT of two encoders": TD3
+    | GPT
+    | STEERED
+    | {"shared_encoder": "false", "policy_delay": 2, "last_reward_input": "true"},
     "ELLM": ELLM | {"decay_after_reward": "true"},
     "ELLM, any step, several colours": ELLM
     | {"replay_sampling": "step", "env_args": '{"n_colours": 3, "side": 40}'},

@@ -17,9 +17,9 @@ from utils.errors import UserError
 LENGTHS = [3, 5, 7, 4]  # staggered, all ending several times in a rollout
 
 
-def build(name, **changes):
+def build(name, n_numbers=0, **changes):
     config = agents.small_config(model=name, **tiny_settings(name), **changes)
-    return config, build_agent(config, *spaces())
+    return config, build_agent(config, *spaces(n_numbers=n_numbers))
 
 
 def collect(name, lengths):
@@ -76,14 +76,16 @@ def test_looking_ahead_leaves_the_memory_and_agrees_with_acting(name):
         assert torch.equal(chosen, acted.log_probs)
 
 
-@pytest.mark.quick("LSTM", "HELM")
+@pytest.mark.quick("LSTM-0-False", "HELM-0-False", "LSTM-2-True")
+@pytest.mark.parametrize(("n_numbers", "depends"), [(0, False), (2, False), (2, True)])
 @pytest.mark.parametrize("name", BY_PPO)
-def test_the_first_minibatch_meets_the_policy_that_acted(name):
+def test_the_first_minibatch_meets_the_policy_that_acted(name, n_numbers, depends):
     # Episodes within rollouts, across two, and longer than a memory is.
     small = {"mem_len": 6, "memory_layers": 2} if name in ("LSTM", "GPT") else {}
-    config, agent = build(name, n_envs=4, n_rollout_steps=8, **small)
+    small |= {"state_dependent_std": depends}
+    config, agent = build(name, n_numbers, n_envs=4, n_rollout_steps=8, **small)
     collector = collecting(config, agent, CountingEnv([3, 50, 17, 9]))
-    for _ in range(4 if small else 1):
+    for _ in range(4 if "mem_len" in small else 1):
         rollout = collect_rollout(collector)
         agents.assert_learned_as_acted(agent, rollout)
         collector.learner.update(progress=0.0)

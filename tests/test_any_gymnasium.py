@@ -24,7 +24,7 @@ from envs.any_gymnasium import check_first_steps, checked_vector, vector_of, why
 from envs.spaces import LONGEST_SIDE, Converted, adapt_action_space, adapt_observation_space
 from models.observations import ObservationPreprocessor
 from tests import runs
-from tests.any_envs import SPACES, Masked, Sampled
+from tests.any_envs import SPACES, Masked, Sampled, Steered
 from utils.errors import EnvFault, UserError
 from utils.files import folder_name
 from utils.given_settings import load_config
@@ -111,6 +111,29 @@ def test_a_joint_action_is_one_number_and_every_action_counts_from_its_start():
         env.step(action)
     assert env.action_space == spaces.Discrete(2)
     assert env.unwrapped.taken == [-1, 0]
+
+
+def test_numbers_of_a_box_are_rescaled_from_minus_one_to_one():
+    env = vector_of(Steered, 2, seed=0)
+    assert env.single_action_space == spaces.Box(-1, 1, (2,), np.float32)
+    env.reset()
+    env.step(np.array([[-1, 1], [0.5, -0.5]], np.float32))
+    first, second = (one.unwrapped.taken[0].tolist() for one in env.unwrapped.envs)
+    assert (first, second) == ([[-1, 0.5]], [[2, 0.125]])
+
+
+BOXES = {
+    "has no bounds": spaces.Box(-np.inf, 1, (2,)),
+    "one that cannot vary": spaces.Box(np.array([0, 1]), np.array([1, 1]), dtype=np.float32),
+    "holds whole numbers": spaces.Box(0, 5, (2,), np.int64),
+    "finite bounds": spaces.Dict(move=spaces.Box(-1, 1, (2,)), jump=spaces.Discrete(2)),
+}
+
+
+@pytest.mark.parametrize("line", BOXES)
+def test_other_boxes_cannot_be_acted_in(line):
+    with pytest.raises(UserError, match=f"actions: .*{line}"):
+        adapt_action_space(BOXES[line])
 
 
 @pytest.mark.parametrize("told", ["observation", "info"])

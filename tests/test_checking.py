@@ -55,7 +55,7 @@ def test_a_given_vector_restarts_in_the_same_step_and_shows_all_as_agents_see_it
         (lambda: gymnasium.make_vec("CartPole-v1", 2), "CartPoleVectorEnv has autoreset mode NEXT"),
         (lambda: vector(mode=AutoresetMode.DISABLED), "SyncVectorEnv has autoreset mode DISABLED"),
         (lambda: AsyncVectorEnv([Sampled]), "AsyncVectorEnv has autoreset mode NEXT_STEP"),
-        (lambda: vector(actions=spaces.Box(-1, 1, (2,), np.float32)), "cannot be used"),
+        (lambda: vector(actions=spaces.Dict(a=spaces.Discrete(2))), "cannot be used"),
         (lambda: None, r"NoneType is given, not a gymnasium\.vector\.VectorEnv"),
         (Sampled, r"Sampled is given, not a gymnasium\.vector\.VectorEnv"),
     ],

@@ -10,7 +10,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Se
 
 from models import build_agent, encoders
 from models.caching import to_float01
-from models.encoders import ActorCritic, SmallImpalaCNN, build_encoder
+from models.encoders import SmallImpalaCNN, build_encoder
+from models.heads import ActorCritic
 from models.language.layers import Linear
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import DEFAULT_ENCODER
@@ -21,7 +22,7 @@ from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
 IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
-SETTINGS = encoders.EncoderSettings(DEFAULT_ENCODER, 0, False, False)
+SETTINGS = encoders.EncoderSettings(DEFAULT_ENCODER, 0, False, False, False)
 
 
 def cnn(cache_mb=1):

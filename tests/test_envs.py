@@ -221,7 +221,7 @@ def test_a_simulator_that_lacks_an_optional_part_is_a_users_error(monkeypatch):
         make_vector_env(settings(DYNAMIC_OBSTACLES), 0)
 
 
-NAMELESS = {"envs", "envs.popgym"}  # suites without names of actions
+NAMELESS = {"envs", "envs.popgym", "envs.partial_control"}  # suites without names of actions
 
 
 @pytest.mark.parametrize("suite", sorted({suite.place for suite in SUITES.values()} - NAMELESS))

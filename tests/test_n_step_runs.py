@@ -187,7 +187,7 @@ BAD = {
     f"guide={__file__}": "test_n_step_runs.py: not a checkpoint",  # a guide of another kind
     "guide_share=0.3": "guide_share: no effect without a guide",
     'env_args={"side": 4}': "an image below 5x5",
-    "tau=0.1": "tau is read by DQN and SAC, and this is EllmDQN",
+    "tau=0.1": "tau is read by DQN, SAC and TD3, and this is EllmDQN",
     "algorithm=DQN": "model: ELLM is trained by EllmDQN",
     "model=HELM": "algorithm: EllmDQN trains values of the last frames, which HELM has",
 }

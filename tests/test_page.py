@@ -51,6 +51,7 @@ EPISODES = {
     "neither words nor a language model": recording(4, n_words=0, n_layers=0),
     "vectors and the worth of actions": recordings.of_vectors(5),
     "vectors alone": recordings.of_vectors(5, has_overviews=False),
+    "continuous actions": recordings.of_vectors(5, n_numbers_given=3),
     "texts and numbers": recordings.of_words(6),
     "goals and achievements": recordings.of_goals(12),
 }

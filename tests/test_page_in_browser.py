@@ -20,6 +20,7 @@ PAGES = {  # the episodes, the actions, the names of numbers and colours
     "cnn": ([recordings.recording(LENGTH, n_words=0, n_layers=0)], recordings.ACTIONS),
     "vectors": ([recordings.of_vectors(LENGTH)], recordings.ACTIONS, *EXPLAINED),
     "blind": ([recordings.of_vectors(LENGTH, has_overviews=False)], recordings.ACTIONS, *EXPLAINED),
+    "steered": ([recordings.of_vectors(LENGTH, n_numbers_given=2)], ["turn", "push"], *EXPLAINED),
     "words": ([recordings.of_words(LENGTH)], recordings.ACTIONS),
     "goals": ([recordings.of_goals(LENGTH)], recordings.ACTIONS),
     "lstm": (2 * [recordings.recording(LENGTH, n_words=0, n_layers=0)], recordings.ACTIONS),
@@ -275,6 +276,18 @@ HIDDEN = {  # parts that a page does not show
     "cnn": ("#texts", "#retrieval", "#looks", "#numbers"),
     "vectors": ("#view", "#texts", "#retrieval"),
 }
+
+
+@pytest.mark.slow
+def test_the_numbers_of_a_continuous_action_stand_beside_their_names(opened):
+    page, one = opened("steered"), PAGES["steered"][0][0]
+    for t in range(LENGTH):
+        given = one.steps["actions"][t]
+        assert page.inner_text("#action") == ", ".join(f"{number:.2f}" for number in given)
+        assert texts(page, "#probabilities li span:first-child") == ["turn", "push"]
+        assert numbers(page, "#probabilities b") == pytest.approx(given, abs=0.006)
+        assert not texts(page, "#probabilities .chosen span")
+        page.keyboard.press("ArrowRight")
 
 
 @pytest.mark.slow

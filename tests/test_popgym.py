@@ -1,22 +1,20 @@
-"""POPGym's tasks: all by name, in three difficulties, refused where actions are continuous."""
+"""POPGym's tasks: all by name, in three difficulties."""
 
 import numpy as np
 import pytest
 
 from envs import check_env_name, make_vector_env, popgym
 from models.observations import ObservationPreprocessor
-from utils.errors import UserError
 from utils.given_settings import load_config
 
 NAMES = popgym.names()
-CONTINUOUS = [name for name in NAMES if "Pendulum" in name]
 
 
 def config(env):
     return load_config(None, [f"env={env}", "model=CNN", "n_envs=2"])
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - set(CONTINUOUS)))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_task_is_seen_and_played(name):
     check_env_name(name)
     env = make_vector_env(config(name), 0)
@@ -27,9 +25,3 @@ def test_a_task_is_seen_and_played(name):
         assert reader(shown).vectors.shape == (2, reader.n_numbers)
         shown, rewards, *_ = env.step(env.action_space.sample())
         assert np.abs(rewards).max() <= 1
-
-
-@pytest.mark.parametrize("name", CONTINUOUS)
-def test_a_task_with_continuous_actions_is_refused_by_its_space(name):
-    with pytest.raises(UserError, match=r"actions: Box\(-2\.0, 2\.0, \(1,\), float32\) cannot"):
-        make_vector_env(config(name), 0)

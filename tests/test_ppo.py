@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from models.baselines import CnnAgent, LstmAgent
-from models.encoders import ActorCritic, SmallImpalaCNN
+from models.encoders import SmallImpalaCNN
+from models.heads import ActorCritic
 from models.helm import LanguageMemory, LanguageMemoryAgent
 from models.observation_to_language import ImageToLanguage
 from tests import golden_data

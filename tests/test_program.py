@@ -50,7 +50,7 @@ def test_an_agent_is_trained_then_evaluated(in_empty_folder, capsys):
     (result,) = folder.glob("ckpt_best_eval_*.json")
     result = json.loads(result.read_text())
     assert result["return_mean"] == pytest.approx(sum(result["returns"]) / 2)
-    assert "spread" in capsys.readouterr().out
+    assert "std" in capsys.readouterr().out
     kept = sorted(Path("episodes", TASK, "HELM").iterdir())
     assert {path.suffix for path in kept} == {".npz", ".gif", ".mp4"}
     for number, path in enumerate(path for path in kept if path.suffix == ".npz"):
@@ -94,7 +94,7 @@ def test_the_settings_of_a_run_are_printed_and_nothing_else(in_empty_folder, cap
 
 
 TRAINING_MISTAKES = {
-    "algorithm=PPPO": "known: PPO, DQN, SAC, EllmDQN. Did you mean 'PPO'?",
+    "algorithm=PPPO": "known: PPO, DQN, SAC, TD3, EllmDQN. Did you mean 'PPO'?",
     "model=HELMv2": "Run: python prepare_embeddings.py",
     "model=HELMv2 env=RandomMaze-v0": "grid-clip knows the images of MiniGrid-* and BabyAI-* only",
     "device=cpu:7": "device: 'cpu:7' is not on this",

@@ -15,7 +15,7 @@ from envs import SUITES, Suite, minigrid
 from tests.runs import DESCRIBED, ROWS, folder_of, outcome, resume, same, signal_at, words_of
 from trainers.checkpoint import LAST, load_checkpoint
 
-QUICK = ("PPO CNN", "PPO HELM", "DQN LSTM", "SAC LSTM", "ELLM")  # every algorithm
+QUICK = ("PPO CNN", "PPO HELM", "DQN LSTM", "SAC LSTM", "TD3 LSTM, RND", "ELLM")  # every algorithm
 TABLE = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in ROWS]
 
 
@@ -89,7 +89,7 @@ def test_an_evaluation_restores_the_agent_and_leaves_a_page_to_look_at(runs, cap
 
 
 ACTIONS = {"PPO": "sampled", "SAC": "sampled", "DQN": "of the highest value"}
-ACTIONS["EllmDQN"] = ACTIONS["DQN"]
+ACTIONS |= {"EllmDQN": ACTIONS["DQN"], "TD3": "without noise"}
 
 
 SEEN = ("observations", "text", "words", "attention", "values")

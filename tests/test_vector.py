@@ -21,7 +21,7 @@ def saved_after(n_steps, n_envs=3):
     ("name", "change", "message"),
     [
         ("actions", lambda actions: actions[:, :2], "3 environments, this is 3"),
-        ("actions", lambda actions: actions + 1, "actions beyond those from 0 to 3"),
+        ("actions", lambda actions: actions + 1, r"actions that are not of Discrete\(4\)"),
         ("lengths", lambda lengths: lengths + 1, "holds 7 steps, episodes have"),
     ],
 )

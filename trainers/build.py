@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import flatdim
 from gymnasium.vector import VectorEnv
 
 from envs import ENVIRONMENTS, check_env_name, is_given_vector, make_vector_env, scales_rewards
@@ -46,6 +46,7 @@ LEARNERS = Registry(
         "PPO": "trainers.ppo:PPO",
         "DQN": "trainers.dqn:DQN",
         "SAC": "trainers.sac:SAC",
+        "TD3": "trainers.td3:TD3",
         "EllmDQN": "trainers.ellm_dqn:EllmDQN",
     },
     "algorithm",
@@ -149,13 +150,13 @@ def build_learner(
     problems = learner_of.validate_config(share, AGENTS.find(share.model))
     if problems:
         raise UserError(*problems)
-    n_actions = int(cast(Discrete, env.single_action_space).n)
     curiosity, reward = None, config.part(CuriositySettings).curiosity
     if reward is not None:
+        n_actions = flatdim(env.single_action_space)
         curiosity = CURIOSITIES.find(reward).configured(config, agent, n_actions)
         if ranks.size > 1:
             curiosity.share(ranks)
-    learner = learner_of(config, agent, ranks, curiosity)
+    learner = learner_of.of(agent)(config, agent, ranks, curiosity)
     place = getattr(config, GUIDE) if GUIDE in read_settings(config) else None
     if place is not None:
         path = find_checkpoint(Path(place), GUIDE)

@@ -64,7 +64,7 @@ class Collector:
         if self.scaling is not None:
             self.scaling.begin()
         agent = self.learner.agent
-        self.percept = AgentInput.first(agent.read(observations))
+        self.percept = AgentInput.first(agent.read(observations), agent.reader.action_shape)
         self._memory = agent.initial_memory(self.env.num_envs)
 
     def step(self) -> Transition:

@@ -114,7 +114,7 @@ def evaluate(
     """
     observations, info = env.reset(seed=seed)
     memory = agent.initial_memory(env.num_envs)
-    percept = AgentInput.first(agent.read(observations))
+    percept = AgentInput.first(agent.read(observations), env.single_action_space.shape or ())
     running: list[list[dict[str, np.ndarray]]] = [[] for _ in range(env.num_envs)]
     texts: list[Narration] = [[] for _ in range(env.num_envs)]
     missing = np.full(env.num_envs, n_episodes // env.num_envs)
@@ -176,7 +176,7 @@ def recorded_input(agent: Agent, steps: Mapping[str, np.ndarray]) -> AgentInput:
         kinds["last_step"] = torch.zeros(n_steps, agent.reader.n_last, device=agent.device)
     actions = torch.from_numpy(steps["actions"]).to(agent.device)
     rewards, begins = steps.get("rewards", np.zeros(n_steps)), np.arange(n_steps) == 0
-    return AgentInput.after(Observations(**kinds), actions.roll(1), np.roll(rewards, 1), begins)
+    return AgentInput.after(Observations(**kinds), actions.roll(1, 0), np.roll(rewards, 1), begins)
 
 
 def saliency(agent: Agent, steps: Mapping[str, np.ndarray]) -> np.ndarray | None:

@@ -67,6 +67,11 @@ class Learner(Protocol):
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
         self.reward = reward
 
+    @classmethod
+    def of(cls, agent: Agent) -> "type[Learner]":
+        """Return the class that trains an agent of this kind of actions."""
+        return cls
+
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
         """Return one line for every pair of settings that cannot both hold with such an agent."""

@@ -45,7 +45,7 @@ from utils.settings import Config, setting
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks
-COUNTS = (
+COUNTS: tuple[str, ...] = (
     *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
     *("_n_episodes", "_n_unpaid", "_is_stale"),
 )
@@ -106,6 +106,7 @@ class OffPolicyLearner(Learner):
     """
 
     logged: ClassVar[tuple[str, ...]]
+    counts = COUNTS
     agent: OffPolicyAgent
     target: nn.Module
 
@@ -180,7 +181,9 @@ class OffPolicyLearner(Learner):
         return self.explore(step, percept)
 
     def random_actions(self, percept: AgentInput) -> Tensor:
-        """Return uniform actions among those that are allowed.  [N] int64"""
+        """Return uniform actions among those that are allowed.  [N] int64, or [N, A]"""
+        if percept.last_actions.is_floating_point():
+            return torch.empty_like(percept.last_actions).uniform_(-1, 1)
         masks = percept.observations.action_masks
         if masks is not None:
             return torch.multinomial(masks.float(), 1).squeeze(-1)
@@ -261,7 +264,7 @@ class OffPolicyLearner(Learner):
             "optimizers": {name: moments(each) for name, each in self.optimizers.items()},
             "target": dict(self.target.state_dict()),
             "beside": {name: each.detach().clone() for name, each in self.beside.items()},
-            "counts": {name: getattr(self, name) for name in COUNTS},
+            "counts": {name: getattr(self, name) for name in self.counts},
             "replay": None if self.replay is None else self._files.save(self.replay),
             "running": self.running.state_dict(),
         }
@@ -276,7 +279,7 @@ class OffPolicyLearner(Learner):
             parameter.data.copy_(state["beside"][name])
         if self.reward is not None:
             self.reward.load_state_dict(state["reward"])
-        for name in COUNTS:
+        for name in self.counts:
             setattr(self, name, state["counts"][name])
         forgotten = self.agent.initial_memory(percept.n_envs)
         context = self.agent.act(percept, forgotten, deterministic=True, advance=False).context
@@ -287,7 +290,8 @@ class OffPolicyLearner(Learner):
             self._is_stale = False
         elif state["running"] is not None:
             nothing = torch.zeros(percept.n_envs, device=context.device)
-            like = step_tensors(percept, context, nothing.long(), nothing, nothing.bool())
+            actions = torch.zeros_like(percept.last_actions)
+            like = step_tensors(percept, context, actions, nothing, nothing.bool())
             self.running.load_state_dict(state["running"], like)
 
     def _rewarded(self, sequences: SequenceBatch) -> tuple[SequenceBatch, dict[str, Tensor]]:
@@ -300,7 +304,7 @@ class OffPolicyLearner(Learner):
             Transitions(
                 sequences.observations.select(both),
                 sequences.context.flatten(0, 1)[both],
-                sequences.actions.flatten()[counted],
+                sequences.actions.flatten(0, 1)[counted],
                 paid[counted],
             )
         )
@@ -350,8 +354,9 @@ class OffPolicyLearner(Learner):
         replay = Replay(state["capacity"], self.config.context_length, example, device)
         self._files.load(replay, state)
         actions = replay.rows["actions"]
-        if actions.min() < 0 or actions.max() >= self.agent.n_actions:
-            raise ValueError(f"replay: actions that are none of {self.agent.n_actions}")
+        bounds = (-1, 1) if actions.is_floating_point() else (0, self.agent.n_actions - 1)
+        if not ((actions >= bounds[0]) & (actions <= bounds[1])).all():
+            raise ValueError(f"replay: actions beyond those from {bounds[0]} to {bounds[1]}")
         if "text" in replay.rows:
             self.agent.reader.sentences.check(replay.rows["text"][: len(replay)])
         self.replay = replay

@@ -174,6 +174,7 @@ class PPO(Learner):
                 transition.step.context,
                 self.past,
                 keeps_following=self.reward is not None,
+                action_shape=self.agent.reader.action_shape,
             )
         rollout, t, following = self.rollout, self.rollout.n_stored, transition.following
         rollout.store(transition)

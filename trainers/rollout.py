@@ -91,6 +91,7 @@ class Rollout:
         context: `Step.context` of one step.  [N, ...]
         past: The steps before it, for agents that read them again.
         keeps_following: Whether the observations after each step are stored, for `transitions`.
+        action_shape: (A,) where actions are those of a Box.
 
     Attributes:
         observations: [T, N, ...] of each kind
@@ -110,6 +111,7 @@ class Rollout:
         context: Tensor,
         past: ContextWindow | None = None,
         keeps_following: bool = False,
+        action_shape: tuple[int, ...] = (),
     ) -> None:
         self.past = past
         n_envs, device = len(context), context.device
@@ -122,7 +124,9 @@ class Rollout:
         self.bootstrap = torch.zeros(n_envs, device=device)
         self.context = context.new_empty((n_steps, *context.shape))
         zeros = partial(torch.zeros, n_steps, n_envs, device=device)
-        self.actions, self.is_first = zeros(dtype=torch.int64), zeros(dtype=torch.bool)
+        kind = torch.float32 if action_shape else torch.int64
+        self.actions = torch.zeros(n_steps, n_envs, *action_shape, dtype=kind, device=device)
+        self.is_first = zeros(dtype=torch.bool)
         self.log_probs, self.values, self.rewards = zeros(), zeros(), zeros()
         self.continues, self.beyond, self.advantages, self.returns = (zeros() for _ in range(4))
 
@@ -186,7 +190,7 @@ class Rollout:
         following = self.context.roll(-1, 0)
         following[ends] = self.contexts_at_ends[ends]
         context = torch.cat((self.context, following)).flatten(0, 1)
-        actions, rewards = self.actions.flatten(), self.rewards.flatten()
+        actions, rewards = self.actions.flatten(0, 1), self.rewards.flatten()
         return Transitions(observations, context, actions, rewards, self.is_first)
 
     def estimate(self, gamma: float, gae_lambda: float) -> None:

@@ -1,4 +1,4 @@
-"""Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
+"""Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207), and for others.
 
 Two critics learn soft values from sequences of past episodes, the policy follows the values, target
 critics follow slowly. With the settings of Ni et al. 2023, arXiv:2307.03864.
@@ -15,40 +15,29 @@ from torch import Tensor, nn
 
 from models.agent import Agent, SacAgent, SequenceBatch, allowed
 from trainers.losses import Policy, follow, gather_q, masked_mean, soft_targets
-from trainers.off_policy import OffPolicyLearner, OffPolicySettings
+from trainers.off_policy import OffPolicyLearner
+from trainers.td3 import Pair, TwinCriticLearner, TwinCriticSettings
 from utils.settings import setting
 
-Pair = tuple[Tensor, Tensor]  # of both critics
+LEAST_TEMPERATURE = 1e-8  # whose logarithm is learned
 
 
 @dataclass(frozen=True)
-class SacSettings(OffPolicySettings):
+class SacSettings(TwinCriticSettings):
     title = "SAC"
 
-    shared_encoder: bool = setting(
-        "policy and critics see through one encoder and memory, trained by both", default=True
-    )
-    freeze_critic: bool = setting(
-        "with shared_encoder: the policy's loss leaves critics and their view alone", default=True
-    )
-    actor_learning_rate: float | None = setting(
-        "without shared_encoder: learning rate of the policy and its body; null: learning_rate",
-        low=0,
-        high=10,
-        default=None,
-    )
-    critic_learning_rate: float | None = setting(
-        "without shared_encoder: learning rate of the critics and their body; null: learning_rate",
-        low=0,
-        high=10,
-        default=None,
-    )
     temperature: float = setting(
-        "weight of the entropy; where it is learned it begins with 1", low=0, high=1e6, default=0.1
+        "weight of the entropy; the first one where it is learned (of discrete actions that is 1)",
+        low=0,
+        high=1e6,
+        default=0.1,
     )
     learn_temperature: bool = setting("adapt the temperature to target_entropy", default=False)
     target_entropy: float = setting(
-        "entropy to keep, as a share of that of uniform actions", low=0, high=1, default=0.7
+        "entropy to keep, as a share of that of uniform actions; of A continuous numbers it is -A",
+        low=0,
+        high=1,
+        default=0.7,
     )
     temperature_learning_rate: float = setting(
         "learning rate of the temperature", low=0, high=10, default=3e-4
@@ -103,13 +92,11 @@ class SAC(OffPolicyLearner):
             alone = [self.log_temperature]
             self.add_optimizer("temperature", alone, config.temperature_learning_rate, fused=None)
 
-    @staticmethod
-    def validate_config(config: Any, agent: type[Agent]) -> list[str]:
-        return OffPolicyLearner.validate_config(config, agent) + [
-            f"{name}: shared_encoder has one optimiser, of learning_rate. Add shared_encoder=false"
-            for name in ("actor_learning_rate", "critic_learning_rate")
-            if config.shared_encoder and getattr(config, name) is not None
-        ]
+    validate_config = staticmethod(TwinCriticLearner.validate_config)
+
+    @classmethod
+    def of(cls, agent: Agent) -> type[OffPolicyLearner]:
+        return ContinuousSAC if agent.reader.action_shape else cls
 
     @property
     def temperature(self) -> Tensor | float:
@@ -191,3 +178,46 @@ class SAC(OffPolicyLearner):
         soft = (policy.probs * (self.temperature * policy.log_probs - least)).sum(-1)
         entropy = -(policy.probs * policy.log_probs).sum(-1).detach()
         return masked_mean(soft, mask), masked_mean(entropy, mask)
+
+
+class ContinuousSAC(TwinCriticLearner):
+    """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905)."""
+
+    reads = (SacSettings,)
+    logged = (*TwinCriticLearner.logged, "entropy", "temperature")
+    config: SacSettings
+
+    def __init__(self, config: SacSettings, agent: Any, *joined: Any) -> None:
+        super().__init__(config, agent, *joined)
+        first = torch.full((), max(config.temperature, LEAST_TEMPERATURE), device=agent.device)
+        self.log_temperature = first.log().requires_grad_()
+        self.beside = {"log_temperature": self.log_temperature}
+        if config.learn_temperature:
+            alone = [self.log_temperature]
+            self.add_optimizer("temperature", alone, config.temperature_learning_rate, fused=None)
+
+    @property
+    def temperature(self) -> Tensor | float:
+        """alpha, the weight of the entropy."""
+        if self.config.learn_temperature:
+            return self.log_temperature.detach().exp()
+        return self.config.temperature
+
+    def next_actions(self, sequences: SequenceBatch, features: Tensor) -> tuple[Tensor, Any]:
+        actions, log_probs = self.agent.draw(features[1:])
+        return actions, -self.temperature * log_probs
+
+    def actor_loss(self, features: Tensor, view: Tensor) -> tuple[Tensor, Tensor]:
+        # alpha log pi(a|s) - min_i Q_i(s, a) of a drawn action
+        actions, log_probs = self.agent.draw(features)
+        least = torch.minimum(*self.judged(view, actions))
+        return self.temperature * log_probs - least, log_probs
+
+    def after_policy(self, log_probs: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        # L = -alpha (target - H): the temperature rises where the entropy is below its target.
+        entropy = -masked_mean(log_probs.detach(), mask)
+        alpha = torch.as_tensor(self.temperature, device=self.agent.device)
+        if self.config.learn_temperature:
+            wanted = -float(self.agent.n_actions)
+            self.gradient_step("temperature", -self.log_temperature.exp() * (wanted - entropy), {})
+        return {"entropy": entropy, "temperature": alpha}

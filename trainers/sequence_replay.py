@@ -63,7 +63,7 @@ class EpisodeSteps(NamedTuple):
     Attributes:
         observations: [L+1, ...] of each kind
         context: `Step.context`.  [L+1, ...]
-        actions: [L] int64
+        actions: [L] int64, or [L, A] float32 of a Box
         rewards: [L] float32
         terminated: Whether the episode ended of itself with this step.  [L] bool
     """
@@ -147,7 +147,8 @@ class Replay:
         at = (start_rows + torch.arange(n_steps + 1)[:, None]) % self.capacity  # [T+1, B]
         flat = at.flatten()
         kinds = {name: rows[name][flat] for name in Observations._fields if name in rows}
-        actions = rows["actions"][at[:-1]].long()
+        actions = rows["actions"][at[:-1]]
+        actions = actions if actions.is_floating_point() else actions.long()
         first = torch.zeros_like(at, dtype=torch.bool)
         first[0] = True
         others = (
@@ -259,9 +260,9 @@ def _first_row(name: str) -> int:
 
 def example_episode(percept: AgentInput, context: Tensor) -> EpisodeSteps:
     shown = percept.observations.map(lambda kind: kind[:1].cpu().expand(2, *kind.shape[1:]))
-    zeros = torch.zeros(1)
+    zeros, actions = torch.zeros(1), torch.zeros_like(percept.last_actions[:1], device="cpu")
     twice = context[:1].cpu().expand(2, *context.shape[1:])
-    return EpisodeSteps(shown, twice, zeros.long(), zeros, zeros.bool())
+    return EpisodeSteps(shown, twice, actions, zeros, zeros.bool())
 
 
 def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:
@@ -269,11 +270,12 @@ def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:
     n_steps = episode.length
     window = n_steps if context_length == WHOLE else context_length
     places = torch.arange(n_steps + 1)
+    actions = _padded(episode.actions)
     may_start = places < max(1, n_steps - window + 1)
     return {
         **episode.observations.tensors(),
         "context": episode.context,
-        "actions": _padded(episode.actions).to(torch.int16),
+        "actions": actions if actions.is_floating_point() else actions.to(torch.int16),
         "rewards": _padded(episode.rewards),
         "terminated": _padded(episode.terminated),
         "starts": may_start,
@@ -290,7 +292,7 @@ def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def _padded(values: Tensor) -> Tensor:
-    return torch.cat((values, values.new_zeros(1)))
+    return torch.cat((values, torch.zeros_like(values[:1])))
 
 
 class EpisodeBuffer:

@@ -120,7 +120,8 @@ class AgentSubject(Subject):
         return self.module.initial_memory(N)
 
     def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Any]:
-        now = AgentInput.first(self.seen.map(lambda kind: kind[x]))._replace(is_first=is_first)
+        seen = self.seen.map(lambda kind: kind[x])
+        now = AgentInput.first(seen, self.module.reader.action_shape)._replace(is_first=is_first)
         step = copy.deepcopy(self.module.act(now, state, not self.module.training, advance))
         return torch.stack((step.log_probs, step.values), -1), step
 

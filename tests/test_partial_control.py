@@ -1,0 +1,62 @@
+"""Control tasks that show a part: the kept numbers, and a time limit that is no end."""
+
+import importlib.util
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from envs import check_env_name, make_vector_env
+from utils.errors import UserError
+from utils.given_settings import load_config
+
+SHOWN = {"Pendulum": (2, 1, 1), "Hopper": (5, 6, 3), "HalfCheetah": (8, 9, 6)}
+HAS_ROBOTS = importlib.util.find_spec("mujoco") is not None
+SHOWN |= {"Walker2d": (8, 9, 6), "Ant": (13, 14, 8)}
+
+
+def made(name):
+    check_env_name(name)
+    return make_vector_env(load_config(None, [f"env={name}", "model=CNN", "n_envs=2"]), 0)
+
+
+def test_pendulum_shows_the_angle_or_its_velocity_and_ends_at_a_limit():
+    whole = gymnasium.make_vec("Pendulum-v1", 2, vectorization_mode="sync")
+    parts = {kind: made(f"Pendulum{kind}-v0") for kind in "PV"}
+    for env in parts.values():
+        env.reset(seed=0)
+    seeds = [one.np_random_seed for one in parts["P"].unwrapped.envs]
+    shown, _ = whole.reset(seed=seeds)
+    for t in range(200):
+        actions = np.full((2, 1), 0.25, np.float32)
+        shown, rewards, *_ = whole.step(2 * actions)
+        found = {kind: env.step(actions) for kind, env in parts.items()}
+        last = {
+            kind: result[0] if t < 199 else np.stack(result[4]["final_obs"])
+            for kind, result in found.items()
+        }
+        np.testing.assert_array_equal(np.concatenate((last["P"], last["V"]), 1), shown)
+        np.testing.assert_allclose(found["P"][1], rewards)
+    for _, _, terminated, truncated, _ in found.values():
+        assert truncated.all()
+        assert not terminated.any()
+
+
+@pytest.mark.parametrize("task", SHOWN if HAS_ROBOTS else ["Pendulum"])
+@pytest.mark.parametrize("kind", "PV")
+def test_a_task_shows_as_many_numbers_as_the_documentation_says(task, kind):
+    env = made(f"{task}{kind}-v0")
+    n_positions, n_velocities, n_numbers = SHOWN[task]
+    assert env.single_observation_space.shape == ({"P": n_positions, "V": n_velocities}[kind],)
+    assert env.single_action_space.shape == (n_numbers,)
+    shown, _ = env.reset(seed=0)
+    assert shown.shape == (2, *env.single_observation_space.shape)
+
+
+def test_a_robot_without_its_package_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(UserError, match=r"env: 'HopperP-v0': .*pip install"):
+        made("HopperP-v0")
