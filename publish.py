@@ -275,7 +275,6 @@ def card(facts: Facts) -> str:
 
 
 def _metadata(facts: Facts) -> str:
-    """Return the card's YAML: library, tags, and the score of the first evaluation."""
     from huggingface_hub import EvalResult, ModelCardData
 
     config = facts.config

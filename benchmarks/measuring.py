@@ -197,7 +197,6 @@ class Table:
 
 
 def check_names(option: str, names: Sequence[str], allowed: Iterable[str]) -> Sequence[str]:
-    """Return the names; UserError if one is not allowed."""
     for name in names:
         if name not in allowed:
             hint = did_you_mean(name, allowed)

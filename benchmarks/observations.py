@@ -51,7 +51,6 @@ def cache(quick: bool) -> Iterator[Pair]:
 
 
 def random_embeddings(size: Size) -> AdaptiveEmbeddings:
-    """Return embeddings with entries from about N(0, 1)."""
     generator = torch.Generator().manual_seed(0)
     scale = math.sqrt(size.width)
     tables, projections = [], []

@@ -38,7 +38,6 @@ class RecallColour(gymnasium.Env):
 
 
 def main(n_steps: int = 30_000) -> Path:
-    """Train an LSTM on it and return the run's folder."""
     settings = {"model": "LSTM", "n_steps": n_steps, "memory_width": 32, "learning_rate": 1e-3}
     return helm.train(settings | {"ent_coef": 0.01}, env=RecallColour)
 

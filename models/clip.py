@@ -187,7 +187,6 @@ class Preprocessing:
 
 
 def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
-    """Return open_clip's facts on a model's weights; empty for a local file."""
     import open_clip
 
     if name not in open_clip.list_models():

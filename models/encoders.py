@@ -392,7 +392,6 @@ class ImageTextEncoder(nn.Module):
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of the weights, the same from any file."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

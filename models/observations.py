@@ -390,7 +390,6 @@ class SentenceVectors:
         self._rows[n_rows:n_wanted] = rows
 
     def _insert(self, new: np.ndarray, device: torch.device) -> None:
-        """Merge the numbers [n] of the last rows into the ascending ones."""
         order, known = new.argsort(), self._numbers.cpu().numpy()
         places = known.searchsorted(new[order])
         numbers = np.insert(known, places, new[order])

@@ -525,7 +525,6 @@ class FeatureReader:
         return {kind: each for kind, each in kinds.items() if has_text or kind != TEXT}
 
     def _shown(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        """Return pixels from 0 to 1, vectors, and sentences as vectors."""
         shown, kinds = observations.shown, {}
         if shown.images is not None:
             kinds["images"] = to_float01(shown.images)

@@ -244,7 +244,6 @@ class Similarity:
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the encoder's weights, if there are any."""
         return SAME_TEXT if self._encoder is None else self._encoder.fingerprint
 
     def best(self, phrase: str, goals: Collection[str]) -> tuple[str | None, float]:

@@ -282,7 +282,6 @@ def _check_distinct(runs: Iterable[Run]) -> None:
 
 
 def _check_folder(run: Run) -> None:
-    """Raise UserError where the run's folder holds another run, or one that is going on."""
     if not run.folder.exists():
         return
     telling = read_settings(run.config) - settings_without_effect()

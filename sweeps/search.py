@@ -439,7 +439,6 @@ class Search(Jobs):
             self.study.tell(trial.asked, trial.score)
 
     def _curve(self, trial: Trial) -> tuple[Job, np.ndarray, np.ndarray]:
-        """Return a trial's run and its metric: steps and values, both [rows]."""
         assert trial.job is not None, "only trials with a run have a curve"
         folder = trial.job.run.folder
         if not read_progress(folder).env_steps:

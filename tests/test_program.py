@@ -50,7 +50,7 @@ def test_an_agent_is_trained_then_evaluated(in_empty_folder, capsys):
     (result,) = folder.glob("ckpt_best_eval_*.json")
     result = json.loads(result.read_text())
     assert result["return_mean"] == pytest.approx(sum(result["returns"]) / 2)
-    assert "spread" in capsys.readouterr().out
+    assert "std" in capsys.readouterr().out
     kept = sorted(Path("episodes", TASK, "HELM").iterdir())
     assert {path.suffix for path in kept} == {".npz", ".gif", ".mp4"}
     for number, path in enumerate(path for path in kept if path.suffix == ".npz"):

@@ -161,7 +161,6 @@ class Rollout:
 
     @property
     def n_samples(self) -> int:
-        """T*N."""
         return self.n_steps * self.n_envs
 
     def store(self, transition: Transition) -> None:

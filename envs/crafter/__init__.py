@@ -10,8 +10,7 @@ The worlds are those of the package `crafter` 1.8.3; docs/crafter.md lists the d
 CrafterText-v0 is Crafter with phrases as actions and with sentences. Du et al. (2023,
 arXiv:2302.06692) ask a language model for the next goals, so that their Crafter tells the player's
 view, items and needs, and calls its actions by a verb and a noun: 139 of them, of which 29 can ever
-have an effect. Every step that unlocks an achievement pays 1. Further differences from Crafter are
-in docs/crafter.md.
+have an effect. Every step that unlocks an achievement pays 1.
 """
 
 from dataclasses import dataclass

@@ -62,7 +62,6 @@ class LanguageModel(nn.Module):
 
     @property
     def width(self) -> int:
-        """D."""
         return self.embeddings.width
 
     @property
@@ -76,7 +75,6 @@ class LanguageModel(nn.Module):
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of the weights' files."""
         return self.published.fingerprint()
 
     def initial_memory(self, n_envs: int, n_new: int = 1) -> EpisodeMemory:

@@ -128,7 +128,6 @@ class ModelFiles:
         return read_tokenizer(self.find(*TOKENIZERS))
 
     def fingerprint(self) -> str:
-        """Return the sha256 of the weights."""
         return _sha256(self._weight_files())
 
     def _check_package(self) -> None:
@@ -386,7 +385,6 @@ def _of_word_pieces(path: Path) -> Tokenizer:
 
 
 def _unknown(number_of: dict[str, int], token: str) -> str:
-    """Return the token for unknown words; the first one where it is missing."""
     return token if token in number_of else min(number_of, key=number_of.__getitem__)
 
 

@@ -37,7 +37,6 @@ class CacheView(NamedTuple):
 
     @property
     def n_tokens(self) -> int:
-        """n."""
         return sum(keys.shape[1] for keys in self.keys)
 
     def write(self, keys: Tensor, values: Tensor) -> None:
@@ -127,7 +126,6 @@ class EpisodeMemory(Memory):
 
     @property
     def n_envs(self) -> int:
-        """N."""
         return len(self.ages)
 
     def current_ages(self, is_first: Tensor) -> Tensor:

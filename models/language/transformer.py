@@ -196,7 +196,6 @@ class LayerStack(LanguageModel):
         return self.may_capture and self.device.type == "cuda"
 
     def _enter(self, tokens: Tensor, ages: Tensor) -> Tensor:
-        """Return the first layer's input, given the episodes' ages [N].  [N, K, D]"""
         return tokens
 
     def _hidden(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> Tensor:

@@ -289,7 +289,6 @@ class ServerSuggester(PromptedSuggester):
             self.sent = self.cache.spend(self.run, self.sent + 1)
 
     def _outcome(self, asked: CompletionRequest) -> Completion | ServerError | None:
-        """Return an answer, its error, or None where the budget is spent."""
         begun = perf_counter()
         body = {name: value for name, value in asked.parameters.items() if name not in OURS}
         body["model"], path = self.model_id, "completions"
