@@ -44,6 +44,7 @@ class OurFeatures(BaseFeaturesExtractor):
             observation_cache_mb=0,
             last_action_input=False,
             last_reward_input=False,
+            state_dependent_std=False,
         )
         self.encoder: Any = build_encoder(reader, config, width, channels)
         self.sees_images = reader.image_shape is not None

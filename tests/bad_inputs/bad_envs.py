@@ -31,7 +31,10 @@ OBSERVATIONS = {
     "too many bits": spaces.MultiBinary(20_000),
 }
 ACTIONS = {
-    "a box": spaces.Box(-1, 1, (2,)),
+    "a box without bounds": spaces.Box(-np.inf, 1, (2,)),
+    "a box of whole numbers": spaces.Box(-1, 1, (2,), np.int64),
+    "a box of one value": spaces.Box(1, 1, (2,)),
+    "an empty box": spaces.Box(-1, 1, (0,)),
     "a dictionary": spaces.Dict(a=NUMBER),
     "a tuple": spaces.Tuple((NUMBER, NUMBER)),
     "a sequence": spaces.Sequence(NUMBER),
