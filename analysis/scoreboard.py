@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from analysis import run_data
-from analysis.figures import INK, MAP, QUIET, AnalysisResult, new_figure, style
+from analysis.figures import DARK, INK, MAP, QUIET, AnalysisResult, new_figure, style
 from analysis.lengths import TASKS as BY_LENGTH
 from analysis.statistics import Estimate, difference, estimate
 from models import AGENTS as MODELS
@@ -51,7 +51,7 @@ N_LAST = 5  # evaluations at the end of a run; their mean is its score
 MOST_NAMED = 4  # run folders in a line
 # Of the picture, which can be read at half a page's width: inches, and scores.
 LABELS, CELL, LINE, ENDS = 1.75, 0.47, 0.42, 1.35
-DARK, SOLVED = 0.6, 0.9  # below the one the ground is dark; from the other on a dot is full
+SOLVED = 0.9  # from which on a dot is full
 FOOTNOTE = (
     "mean over seeds: 0 is chance, 1 the best there is; white: not run\n"
     "a dot is a seed, full from 0.9 on"

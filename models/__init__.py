@@ -70,11 +70,8 @@ AGENTS = Agents(
 agent_class = AGENTS.find
 ACTOR_CRITICS = ("PPO", "SAC", "TD3")
 DISCRETE, CONTINUOUS = ("DQN", "EllmDQN"), ("TD3",)  # of one kind of actions alone
-FROM_REPLAY = (
-    "DQN",
-    "SAC",
-    "TD3",
-)  # have networks of their own, with the memory of the model in them
+# These have networks of their own, with the memory of the model in them.
+FROM_REPLAY = ("DQN", "SAC", "TD3")
 
 
 def build_agent(config: Config, observation_space: Space, action_space: Space) -> Any:

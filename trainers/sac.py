@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.agent import Agent, SacAgent, SequenceBatch, allowed
 from trainers.losses import Policy, follow, gather_q, masked_mean, soft_targets
 from trainers.off_policy import OffPolicyLearner
-from trainers.td3 import Pair, TwinCriticLearner, TwinCriticSettings
+from trainers.td3 import ActorCriticLearner, Pair, TwinCriticLearner, TwinCriticSettings
 from utils.settings import setting
 
 LEAST_TEMPERATURE = 1e-8  # whose logarithm is learned
@@ -56,47 +56,19 @@ class Critic(nn.Module):
         return self.critics(features if self.body is None else self.body.unroll(sequences))
 
 
-class SAC(OffPolicyLearner):
-    """Trains a policy and two critics.
-
-    Attributes:
-        critic: Of the agent.
-        target: The target critics; heads alone where the critics share the policy's body.
-        log_temperature: Learned, if the settings say so.
-    """
+class Tempered(OffPolicyLearner):
+    """Weighs the entropy by a temperature, which is learned if the settings say so."""
 
     reads = (SacSettings,)
-    logged = (
-        *("critic_loss", "q1_mean", "q2_mean", "actor_loss", "entropy", "temperature"),
-        *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
-    )
     config: SacSettings
-    agent: SacAgent
-    target: Critic
 
-    def __init__(self, config: SacSettings, agent: SacAgent, *joined: Any) -> None:
-        super().__init__(config, agent, *joined)
-        self.critic = Critic(agent.critics, agent.critic_body)
-        self.target = copy.deepcopy(self.critic).requires_grad_(False)
-        self.log_temperature = torch.zeros((), device=agent.device, requires_grad=True)
+    def begin_temperature(self, log_first: Tensor) -> None:
+        """Let a learned temperature begin with a logarithm, a scalar."""
+        self.log_temperature = log_first.requires_grad_()
         self.beside = {"log_temperature": self.log_temperature}
-        if agent.critic_body is None:
-            self.add_optimizer("all", agent.parameters(), config.learning_rate)
-        else:
-            actor = [*agent.body.parameters(), *agent.policy.parameters()]
-            of_both = config.critic_learning_rate, config.actor_learning_rate
-            critics, policy = (config.learning_rate if own is None else own for own in of_both)
-            self.add_optimizer("critic", self.critic.parameters(), critics)
-            self.add_optimizer("actor", actor, policy)
-        if config.learn_temperature:
-            alone = [self.log_temperature]
-            self.add_optimizer("temperature", alone, config.temperature_learning_rate, fused=None)
-
-    validate_config = staticmethod(TwinCriticLearner.validate_config)
-
-    @classmethod
-    def of(cls, agent: Agent) -> type[OffPolicyLearner]:
-        return ContinuousSAC if agent.reader.action_shape else cls
+        if self.config.learn_temperature:
+            rate = self.config.temperature_learning_rate
+            self.add_optimizer("temperature", [self.log_temperature], rate, fused=None)
 
     @property
     def temperature(self) -> Tensor | float:
@@ -104,6 +76,37 @@ class SAC(OffPolicyLearner):
         if self.config.learn_temperature:
             return self.log_temperature.detach().exp()
         return self.config.temperature
+
+    def temperature_step(self, wanted: Tensor | float, entropy: Tensor) -> None:
+        # L = -alpha (target - H): the temperature rises where the entropy is below its target.
+        self.gradient_step("temperature", -self.log_temperature.exp() * (wanted - entropy), {})
+
+
+class SAC(Tempered, ActorCriticLearner):
+    """Trains a policy and two critics.
+
+    Attributes:
+        critic: Of the agent.
+        target: The target critics; heads alone where the critics share the policy's body.
+    """
+
+    logged = (
+        *("critic_loss", "q1_mean", "q2_mean", "actor_loss", "entropy", "temperature"),
+        *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
+    )
+    agent: SacAgent
+    target: Critic
+
+    def __init__(self, config: SacSettings, agent: SacAgent, *joined: Any) -> None:
+        super().__init__(config, agent, *joined)
+        self.critic = Critic(agent.critics, agent.critic_body)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self.add_optimizers(self.critic.parameters())
+        self.begin_temperature(torch.zeros((), device=agent.device))
+
+    @classmethod
+    def of(cls, agent: Agent) -> type[OffPolicyLearner]:
+        return ContinuousSAC if agent.reader.action_shape else cls
 
     def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         config, agent, mask = self.config, self.agent, sequences.mask
@@ -135,13 +138,11 @@ class SAC(OffPolicyLearner):
             parts = {"actor": self.groups["actor"], "memory": memory}
             logged |= self.gradient_step("actor", actor_loss, parts)
 
-        # L = -alpha (target - H): the temperature rises where the entropy is below its target.
         if config.learn_temperature:
             most: Tensor | float = math.log(agent.n_actions)
             if sequences.action_masks is not None:
                 most = masked_mean(sequences.action_masks[:-1].sum(-1).clamp(min=1).log(), mask)
-            wanted = config.target_entropy * most
-            self.gradient_step("temperature", -self.log_temperature.exp() * (wanted - entropy), {})
+            self.temperature_step(config.target_entropy * most, entropy)
 
         # target <- (1 - tau) target + tau critics
         follow(self.target, self.critic, config.tau)
@@ -180,28 +181,15 @@ class SAC(OffPolicyLearner):
         return masked_mean(soft, mask), masked_mean(entropy, mask)
 
 
-class ContinuousSAC(TwinCriticLearner):
+class ContinuousSAC(Tempered, TwinCriticLearner):
     """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905)."""
 
-    reads = (SacSettings,)
     logged = (*TwinCriticLearner.logged, "entropy", "temperature")
-    config: SacSettings
 
     def __init__(self, config: SacSettings, agent: Any, *joined: Any) -> None:
         super().__init__(config, agent, *joined)
         first = torch.full((), max(config.temperature, LEAST_TEMPERATURE), device=agent.device)
-        self.log_temperature = first.log().requires_grad_()
-        self.beside = {"log_temperature": self.log_temperature}
-        if config.learn_temperature:
-            alone = [self.log_temperature]
-            self.add_optimizer("temperature", alone, config.temperature_learning_rate, fused=None)
-
-    @property
-    def temperature(self) -> Tensor | float:
-        """alpha, the weight of the entropy."""
-        if self.config.learn_temperature:
-            return self.log_temperature.detach().exp()
-        return self.config.temperature
+        self.begin_temperature(first.log())
 
     def next_actions(self, sequences: SequenceBatch, features: Tensor) -> tuple[Tensor, Any]:
         actions, log_probs = self.agent.draw(features[1:])
@@ -214,10 +202,8 @@ class ContinuousSAC(TwinCriticLearner):
         return self.temperature * log_probs - least, log_probs
 
     def after_policy(self, log_probs: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        # L = -alpha (target - H): the temperature rises where the entropy is below its target.
         entropy = -masked_mean(log_probs.detach(), mask)
         alpha = torch.as_tensor(self.temperature, device=self.agent.device)
         if self.config.learn_temperature:
-            wanted = -float(self.agent.n_actions)
-            self.gradient_step("temperature", -self.log_temperature.exp() * (wanted - entropy), {})
+            self.temperature_step(-float(self.agent.n_actions), entropy)
         return {"entropy": entropy, "temperature": alpha}

@@ -49,7 +49,33 @@ class TwinCriticSettings(OffPolicySettings):
     )
 
 
-class TwinCriticLearner(OffPolicyLearner):
+class ActorCriticLearner(OffPolicyLearner):
+    """Has one optimiser where policy and critics share an encoder, else one for each."""
+
+    agent: Any  # with `policy`, `critics` and `critic_body`
+
+    def add_optimizers(self, critic: Iterable[Tensor]) -> None:
+        """Add those of the agent, given the parameters of its critics and their body."""
+        config, agent = self.config, self.agent
+        if agent.critic_body is None:
+            self.add_optimizer("all", agent.parameters(), config.learning_rate)
+            return
+        actor = [*agent.body.parameters(), *agent.policy.parameters()]
+        of_both = config.critic_learning_rate, config.actor_learning_rate
+        rates = (config.learning_rate if own is None else own for own in of_both)
+        for name, group, rate in zip(("critic", "actor"), (critic, actor), rates, strict=True):
+            self.add_optimizer(name, group, rate)
+
+    @staticmethod
+    def validate_config(config: Any, agent: type[Agent]) -> list[str]:
+        return OffPolicyLearner.validate_config(config, agent) + [
+            f"{name}: shared_encoder has one optimiser, of learning_rate. Add shared_encoder=false"
+            for name in ("actor_learning_rate", "critic_learning_rate")
+            if config.shared_encoder and getattr(config, name) is not None
+        ]
+
+
+class TwinCriticLearner(ActorCriticLearner):
     """Trains a policy of continuous actions and two critics of features and actions.
 
     Attributes:
@@ -68,25 +94,10 @@ class TwinCriticLearner(OffPolicyLearner):
     def __init__(self, config: Any, agent: Any, *joined: Any) -> None:
         super().__init__(config, agent, *joined)
         self.target = copy.deepcopy(agent).requires_grad_(False)
-        if agent.critic_body is None:
-            self.add_optimizer("all", agent.parameters(), config.learning_rate)
-        else:
-            critic = [*agent.critic_body.parameters(), *agent.critics.parameters()]
-            actor = [*agent.body.parameters(), *agent.policy.parameters()]
-            of_both = config.critic_learning_rate, config.actor_learning_rate
-            rates = (config.learning_rate if own is None else own for own in of_both)
-            for name, group, rate in zip(("critic", "actor"), (critic, actor), rates, strict=True):
-                self.add_optimizer(name, group, rate)
+        own = [] if agent.critic_body is None else agent.critic_body.parameters()
+        self.add_optimizers([*own, *agent.critics.parameters()])
         self.n_critic_steps = 0
         self.counts = (*self.counts, "n_critic_steps")
-
-    @staticmethod
-    def validate_config(config: Any, agent: type[Agent]) -> list[str]:
-        return OffPolicyLearner.validate_config(config, agent) + [
-            f"{name}: shared_encoder has one optimiser, of learning_rate. Add shared_encoder=false"
-            for name in ("actor_learning_rate", "critic_learning_rate")
-            if config.shared_encoder and getattr(config, name) is not None
-        ]
 
     @abstractmethod
     def next_actions(self, sequences: SequenceBatch, features: Tensor) -> tuple[Tensor, Any]:
