@@ -262,7 +262,6 @@ class Similarity:
         return self._cosines[pair]
 
     def _vector(self, text: str) -> Tensor:
-        """Return the encoder's vector of a text.  [D] float64"""
         assert self._encoder is not None, "equal texts need no vectors"
         if text not in self._vectors:
             with one_thread():  # the same bits with any number of them

@@ -63,7 +63,6 @@ class Tempered(OffPolicyLearner):
     config: SacSettings
 
     def begin_temperature(self, log_first: Tensor) -> None:
-        """Let a learned temperature begin with a logarithm, a scalar."""
         self.log_temperature = log_first.requires_grad_()
         self.beside = {"log_temperature": self.log_temperature}
         if self.config.learn_temperature:
