@@ -11,13 +11,15 @@ actions decide all that happens in an episode.
 """
 
 import functools
+import importlib
 import logging
+import os
 import re
 import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
-from envs.episodes import MakeOne, SingleEnvs, as_fault
+from envs.episodes import MakeOne, SingleEnvs, as_fault, import_before_mesa
 from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text
 from envs.vector import TwinSettings, twin_if_asked
 from utils.errors import ROOT, EnvFault, UserError, did_you_mean, told
@@ -121,11 +123,7 @@ def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
 
 
 def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
-    why_not = why_not_drawn(_maker(config), _maker(config, **DRAWN))
-    if why_not is None:
-        return make(config, seed, **DRAWN)
-    log.info("%s is not drawn: %s", config.env, why_not)
-    return make(config, seed)
+    return make(config, seed, **how_drawn(config.env, _maker(config), _maker(config, **DRAWN)))
 
 
 def vector_of(
@@ -260,7 +258,7 @@ def _tried(name: str) -> Iterator[None]:
     """Tell the errors of an environment in one line; no random stream of this process moves."""
     are_enabled = torch.is_grad_enabled()
     try:
-        with warnings.catch_warnings(action="ignore"), _random_streams_kept():
+        with _no_warnings(), _random_streams_kept():
             yield
     except EnvFault as error:
         raise UserError(f"env: '{name}': {error}") from error
@@ -280,6 +278,15 @@ def _tried(name: str) -> Iterator[None]:
             )
 
 
+def how_drawn(name: str, make_one: MakeOne, make_drawn: MakeOne) -> dict[str, str]:
+    """Return the arguments of `gymnasium.make` that draw; none, and say why, where that fails."""
+    why_not = why_not_drawn(make_one, make_drawn)
+    if why_not is None:
+        return DRAWN
+    log.info("%s is not drawn: %s", name, why_not)
+    return {}
+
+
 def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
     """Return why an environment cannot be drawn, None if it can.
 
@@ -289,7 +296,8 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
         with _random_streams_kept(), closing(make_one()) as env:
             if "rgb_array" not in (env.metadata.get("render_modes") or ()):
                 return "it has no render mode rgb_array"
-        with _random_streams_kept(), closing(make_drawn()) as env:
+        _make_mujoco_drawable()
+        with _random_streams_kept(), _no_warnings(), closing(make_drawn()) as env:
             env.reset(seed=0)
             picture = np.asarray(env.render())
     except Exception as error:  # whatever its author did
@@ -299,12 +307,29 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
     return f"it draws {picture.dtype} {list(picture.shape)}, not uint8 [H, W, 3]"
 
 
+def _make_mujoco_drawable() -> None:
+    if "mujoco" not in sys.modules:
+        return
+    import_before_mesa()
+    # Without a display Gymnasium would settle for GLFW, which then draws nothing. EGL is tried
+    # first: with a MUJOCO_GL that does not work, mujoco cannot even be imported.
+    is_chosen = sys.platform != "linux" or {"DISPLAY", "MUJOCO_GL"} & os.environ.keys()
+    if not is_chosen:
+        logging.getLogger("OpenGL").setLevel(logging.WARNING)
+        with suppress(Exception):  # whatever its drivers do
+            importlib.import_module("mujoco.egl").GLContext(1, 1).free()
+            os.environ["MUJOCO_GL"] = "egl"
+
+
 def failure(name: str, error: BaseException) -> UserError:
     line = told(error)
     hints = (
         hint for words, hint in HINTS.items() if isinstance(error, TypeError) and words in line
     )
     return UserError(f"env: '{name}' raised {line}{next(hints, advice(error))}")
+
+
+_no_warnings = functools.partial(warnings.catch_warnings, action="ignore")
 
 
 @contextmanager

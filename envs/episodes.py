@@ -7,10 +7,12 @@ observations tell where they do not. Renderers and game engines need a process e
 """
 
 import functools
+import importlib
 import multiprocessing
 import signal
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, SupportsFloat, cast
 
 import gymnasium
@@ -303,3 +305,10 @@ def _undisturbed(make_env: Callable[[], gymnasium.Env]) -> gymnasium.Env:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
     return make_env()
+
+
+def import_before_mesa() -> None:
+    # PyTorch's optimisers import Triton. Its LLVM and that of Mesa's software renderer share
+    # symbols, and the process dies when Mesa's comes first.
+    with suppress(ImportError):
+        importlib.import_module("triton")

@@ -9,7 +9,6 @@ wider ranges than the published ones.
 
 import contextlib
 import functools
-import importlib
 import io
 import multiprocessing
 import os
@@ -19,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from envs.episodes import SingleEnvs
+from envs.episodes import SingleEnvs, import_before_mesa
 from utils.errors import UserError
 from utils.settings import Config
 
@@ -73,11 +72,8 @@ def _image(observation: Any) -> np.ndarray:
 def _import_miniworld() -> None:
     import pyglet
 
-    if multiprocessing.parent_process() is None:
-        # PyTorch's optimisers import Triton. Its LLVM and that of Mesa's software renderer share
-        # symbols, and the process dies when Mesa's comes first. Workers have no optimiser.
-        with contextlib.suppress(ImportError):
-            importlib.import_module("triton")
+    if multiprocessing.parent_process() is None:  # workers have no optimiser
+        import_before_mesa()
     if "DISPLAY" not in os.environ:
         pyglet.options["headless"] = True
         # Mesa's software renderer would start a thread per core in every process.

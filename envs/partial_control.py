@@ -15,9 +15,11 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TransformObservation
 
-from envs.any_gymnasium import DRAWN, vector_of, why_not_drawn
+from envs.any_gymnasium import DRAWN, how_drawn, vector_of
+from envs.spaces import LONGEST_SIDE
 from utils.settings import Config
 
+SIDES: dict[str, Any] = {"width": LONGEST_SIDE, "height": LONGEST_SIDE}  # of a picture
 ROBOTS: dict[str, dict[str, Any]] = {
     "Ant": {"include_cfrc_ext_in_observation": False},
     "HalfCheetah": {},
@@ -27,13 +29,12 @@ ROBOTS: dict[str, dict[str, Any]] = {
 
 
 def make(config: Config, seed: int, **drawn: str) -> VectorEnv:
-    """Return `config.n_envs` environments; the robots need the package mujoco."""
     return vector_of(functools.partial(_partial, config.env, **drawn), config.n_envs, seed)
 
 
 def make_drawn(config: Config, seed: int) -> VectorEnv:
     plain, drawn = (functools.partial(_partial, config.env, **how) for how in ({}, DRAWN))
-    return make(config, seed, **(DRAWN if why_not_drawn(plain, drawn) is None else {}))
+    return make(config, seed, **how_drawn(config.env, plain, drawn))
 
 
 def _partial(name: str, **drawn: Any) -> gymnasium.Env:
@@ -41,7 +42,7 @@ def _partial(name: str, **drawn: Any) -> gymnasium.Env:
     if task == "Pendulum":
         env, n_positions = gymnasium.make("Pendulum-v1", **drawn), 2
     else:
-        env = gymnasium.make(f"{task}-v5", **ROBOTS[task], **drawn)
+        env = gymnasium.make(f"{task}-v5", **SIDES, **ROBOTS[task], **drawn)
         n_positions = env.get_wrapper_attr("observation_structure")["qpos"]
     kept = slice(n_positions) if shows_positions else slice(n_positions, None)
     space = env.observation_space

@@ -1,24 +1,20 @@
 """Control tasks that show a part: the kept numbers, and a time limit that is no end."""
 
-import importlib.util
-import sys
-
 import gymnasium
+import mujoco  # noqa: F401  before MUJOCO_GL is a wrong one
 import numpy as np
 import pytest
 
 from envs import check_env_name, make_vector_env
-from utils.errors import UserError
 from utils.given_settings import load_config
 
 SHOWN = {"Pendulum": (2, 1, 1), "Hopper": (5, 6, 3), "HalfCheetah": (8, 9, 6)}
-HAS_ROBOTS = importlib.util.find_spec("mujoco") is not None
 SHOWN |= {"Walker2d": (8, 9, 6), "Ant": (13, 14, 8)}
 
 
-def made(name):
+def made(name, **drawn):
     check_env_name(name)
-    return make_vector_env(load_config(None, [f"env={name}", "model=CNN", "n_envs=2"]), 0)
+    return make_vector_env(load_config(None, [f"env={name}", "model=CNN", "n_envs=2"]), 0, **drawn)
 
 
 def test_pendulum_shows_the_angle_or_its_velocity_and_ends_at_a_limit():
@@ -43,7 +39,7 @@ def test_pendulum_shows_the_angle_or_its_velocity_and_ends_at_a_limit():
         assert not terminated.any()
 
 
-@pytest.mark.parametrize("task", SHOWN if HAS_ROBOTS else ["Pendulum"])
+@pytest.mark.parametrize("task", SHOWN)
 @pytest.mark.parametrize("kind", "PV")
 def test_a_task_shows_as_many_numbers_as_the_documentation_says(task, kind):
     env = made(f"{task}{kind}-v0")
@@ -54,9 +50,18 @@ def test_a_task_shows_as_many_numbers_as_the_documentation_says(task, kind):
     assert shown.shape == (2, *env.single_observation_space.shape)
 
 
-def test_a_robot_without_its_package_says_what_to_install(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(UserError, match=r"env: 'HopperP-v0': .*pip install"):
-        made("HopperP-v0")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("way", ["egl", "no-such-way"])
+def test_a_robot_is_drawn_without_a_display_or_says_why_not(way, request, monkeypatch, caplog):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.setenv("MUJOCO_GL", way)
+    if way == "egl":
+        request.getfixturevalue("opengl")
+        monkeypatch.delenv("MUJOCO_GL")  # it is found by itself
+    with caplog.at_level("INFO"):
+        env = made("HopperP-v0", drawn=True)
+    env.reset(seed=0)
+    assert ("HopperP-v0 is not drawn: RuntimeError: " in caplog.text) == (way != "egl")
+    assert env.render_mode == ("rgb_array" if way == "egl" else None)
+    if way == "egl":
+        assert {picture.shape for picture in env.render()} == {(200, 200, 3)}
