@@ -69,7 +69,10 @@ SUITES |= dict.fromkeys(
 SUITES |= dict.fromkeys(
     (
         f"{task}{kind}-v0"
-        for task in ("Pendulum", "Ant", "HalfCheetah", "Hopper", "Walker2d")
+        for task in (
+            *("Pendulum", "Ant", "HalfCheetah", "Hopper", "Walker2d"),
+            *("AntBullet", "HalfCheetahBullet", "HopperBullet", "Walker2DBullet"),
+        )
         for kind in "PV"
     ),
     Suite("envs.partial_control", scale_rewards=False),

@@ -3,14 +3,17 @@
 The idea of Ni et al. 2022 (arXiv:2110.05038) and of Memory-RL's continuous tasks, on environments
 of Gymnasium: what is not shown has to be remembered. Pendulum shows the cosine and sine of its
 angle, or its angular velocity. MuJoCo's robots show their `qpos`, as far as Gymnasium does, or
-their `qvel`, and the ant no contact forces. A time limit is no end: agents learn as if the episode
-went on.
+their `qvel`, and the ant no contact forces. PyBullet's show three velocities of the body and then
+an angle and a velocity of each joint; positions are all the rest, the feet's contacts, too, as in
+Memory-RL. A time limit is no end: agents learn as if the episode went on.
 """
 
 import functools
+import importlib
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TransformObservation
@@ -26,6 +29,7 @@ ROBOTS: dict[str, dict[str, Any]] = {
     "Hopper": {},
     "Walker2d": {},
 }
+N_JOINTS = {"AntBullet": 8, "HalfCheetahBullet": 6, "HopperBullet": 3, "Walker2DBullet": 6}
 
 
 def make(config: Config, seed: int, **drawn: str) -> VectorEnv:
@@ -40,12 +44,18 @@ def make_drawn(config: Config, seed: int) -> VectorEnv:
 def _partial(name: str, **drawn: Any) -> gymnasium.Env:
     task, shows_positions = name[: -len("P-v0")], name.endswith("P-v0")
     if task == "Pendulum":
-        env, n_positions = gymnasium.make("Pendulum-v1", **drawn), 2
+        env, velocities = gymnasium.make("Pendulum-v1", **drawn), np.arange(2, 3)
+    elif task in N_JOINTS:
+        importlib.import_module("pybullet_envs_gymnasium")
+        env = gymnasium.make(f"{task}Env-v0", **drawn)
+        velocities = np.r_[3:6, 9 : 9 + 2 * N_JOINTS[task] : 2]
     else:
         env = gymnasium.make(f"{task}-v5", **SIDES, **ROBOTS[task], **drawn)
-        n_positions = env.get_wrapper_attr("observation_structure")["qpos"]
-    kept = slice(n_positions) if shows_positions else slice(n_positions, None)
+        sizes = env.get_wrapper_attr("observation_structure")
+        velocities = sizes["qpos"] + np.arange(sizes["qvel"])
     space = env.observation_space
     assert isinstance(space, spaces.Box), "these environments show vectors"
+    positions = np.delete(np.arange(len(space.low)), velocities)
+    kept = positions if shows_positions else velocities
     part = spaces.Box(space.low[kept], space.high[kept], dtype=space.dtype.type)
     return TransformObservation(env, lambda shown: shown[kept], part)

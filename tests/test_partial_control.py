@@ -1,9 +1,13 @@
 """Control tasks that show a part: the kept numbers, and a time limit that is no end."""
 
+import sys
+from types import ModuleType
+
 import gymnasium
 import mujoco  # noqa: F401  before MUJOCO_GL is a wrong one
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from envs import check_env_name, make_vector_env
 from utils.given_settings import load_config
@@ -65,3 +69,32 @@ def test_a_robot_is_drawn_without_a_display_or_says_why_not(way, request, monkey
     assert env.render_mode == ("rgb_array" if way == "egl" else None)
     if way == "egl":
         assert {picture.shape for picture in env.render()} == {(200, 200, 3)}
+
+
+class Numbered(gymnasium.Env):
+    """Stands in for a robot of pybullet_envs_gymnasium; each number shown is its own index."""
+
+    action_space = gymnasium.spaces.Box(-1, 1, (3,))
+
+    def __init__(self, n_numbers):
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (n_numbers,))
+
+    def reset(self, *, seed=None, options=None):
+        return np.arange(*self.observation_space.shape, dtype=np.float32), {}
+
+
+@pytest.mark.parametrize(
+    ("task", "joints_end", "n_numbers"),
+    [("Hopper", 14, 15), ("Walker2D", 20, 22), ("Ant", 24, 28), ("HalfCheetah", 20, 26)],
+)
+def test_a_robot_of_pybullet_shows_the_numbers_of_memory_rl(
+    task, joints_end, n_numbers, monkeypatch
+):
+    name = f"{task}BulletEnv-v0"
+    spec = EnvSpec(name, lambda **_: Numbered(n_numbers))
+    monkeypatch.setitem(gymnasium.registry, name, spec)
+    monkeypatch.setitem(sys.modules, "pybullet_envs_gymnasium", ModuleType("no such package"))
+    velocities = {3, 4, 5, *range(9, joints_end, 2)}
+    for kind, numbers in (("P", {*range(n_numbers)} - velocities), ("V", velocities)):
+        shown, _ = made(f"{task}Bullet{kind}-v0").reset(seed=0)
+        assert shown.tolist() == 2 * [sorted(numbers)]
