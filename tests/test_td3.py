@@ -1,12 +1,18 @@
 """SAC and TD3 of continuous actions: against their equations, and against stable-baselines3."""
 
 import copy
+import math
 
-import numpy as np
+import gymnasium
 import pytest
+import stable_baselines3
 import torch
 from gymnasium.spaces import Box
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import nn
+from torch.optim import Adam
 
 from models import build_agent
 from models.agent import SequenceBatch
@@ -19,12 +25,20 @@ N_NUMBERS, N_ACTIONS, B, T = 3, 2, 32, 5
 SPACES = Box(-1, 1, (N_NUMBERS,)), Box(-1, 1, (N_ACTIONS,))
 SMALL = {"observation_embedding": 6, "head_width": 16, "memory_width": 8, "memory_heads": 2}
 APART = {"shared_encoder": False}
+CHANGES = {
+    "shared": {},
+    "unfrozen": {"freeze_critic": False, "learn_temperature": True},
+    "apart": APART | {"actor_learning_rate": 2e-3, "critic_learning_rate": 1e-3},
+}
+N_STEPS = 3
+EPSILON = 1e-3  # Adam's own would make whole steps of what rounding leaves of gradients of 0
 
 
 def built(algorithm, model, **changes):
     """Return a learner, its weights larger than fresh ones and its target's others."""
     torch.manual_seed(0)
-    config = small_config(algorithm=algorithm, model=model, **(SMALL | {"mem_len": T} | changes))
+    delay = {"policy_delay": 2} if algorithm == "TD3" else {}
+    config = small_config(algorithm=algorithm, model=model, mem_len=T, **SMALL, **delay, **changes)
     agent = build_agent(config, *SPACES)
     kind = sac.SAC.of(agent) if algorithm == "SAC" else td3.TD3
     learner = kind(config, agent)
@@ -34,7 +48,7 @@ def built(algorithm, model, **changes):
     return learner
 
 
-def random_sequences(n_steps=T, seed=1):
+def random_sequences(seed, n_steps=T):
     draw = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -43,9 +57,7 @@ def random_sequences(n_steps=T, seed=1):
     actions = normal(n_steps, B, N_ACTIONS).tanh()
     is_first = torch.zeros(n_steps + 1, B, dtype=torch.bool)
     is_first[0] = True
-    mask = (
-        torch.arange(n_steps)[:, None] < torch.randint(1, n_steps + 1, (B,), generator=draw)
-    ) * 1.0
+    lengths = torch.randint(1, n_steps + 1, (B,), generator=draw)
     return SequenceBatch(
         ObservationBatch(Observations(vectors=normal((n_steps + 1) * B, N_NUMBERS))),
         is_first,
@@ -54,251 +66,203 @@ def random_sequences(n_steps=T, seed=1):
         actions,
         normal(n_steps, B),
         (normal(n_steps, B) > 1).float(),
-        mask,
+        (torch.arange(n_steps)[:, None] < lengths).float(),
     )
+
+
+def noise(shape, largest):
+    return torch.linspace(-largest, largest, math.prod(shape)).view(shape)
 
 
 @pytest.fixture
 def fixed_noise(monkeypatch):
-    """Let every draw of a normal number be 0.3: for the policy and for the target's noise."""
+    """Let the policy's noise reach 1, that of the target's actions 3: more than its clip."""
     monkeypatch.setattr(
-        torch.distributions.normal,
-        "_standard_normal",
-        lambda shape, dtype, device: torch.full(shape, 0.3, dtype=dtype, device=device),
+        torch.distributions.normal, "_standard_normal", lambda shape, **_: noise(shape, 1)
     )
-    monkeypatch.setattr(torch, "randn_like", lambda like: torch.full_like(like, 0.3))
+    monkeypatch.setattr(torch, "randn_like", lambda like: noise(like.shape, 3))
 
 
 def plain_policy(agent, features):
-    """Return actions and log-probabilities by the equations, for noise of 0.3."""
+    """Return actions and log-probabilities by the equations."""
     out = agent.policy(features)
     if not agent.draws_actions:
         return out.tanh(), torch.zeros(out.shape[:-1])
-    mean, log_std = out[..., :N_ACTIONS], out[..., N_ACTIONS:]
-    u = mean + log_std.exp() * 0.3
-    log_p = -0.5 * 0.3**2 - log_std - 0.5 * np.log(2 * np.pi) - torch.log(1 - u.tanh() ** 2)
+    mean, log_std = out.split(N_ACTIONS, -1)
+    z = noise(mean.shape, 1)
+    u = mean + log_std.exp() * z
+    log_p = -0.5 * z**2 - log_std - 0.5 * math.log(2 * math.pi) - torch.log(1 - u.tanh() ** 2)
     return u.tanh(), log_p.sum(-1)
 
 
-def plain_step(learner, sequences):
-    """Take a gradient step written out, with plain Adam; return critic and policy losses."""
-    agent, target, config = learner.agent, learner.target, learner.config
-    is_sac, shared, mask = agent.draws_actions, agent.critic_body is None, sequences.mask
-
-    def mean(values):
-        return (values * mask).sum() / mask.sum()
+def plain_steps(learner, batches):
+    """Take gradient steps written out; yield losses, agent, target and temperature after each."""
+    agent, target, config = copy.deepcopy((learner.agent, learner.target, learner.config))
+    is_sac, shared = agent.draws_actions, config.shared_encoder
+    actor = [*agent.body.parameters(), *agent.policy.parameters()]
+    of_all = Adam(agent.parameters(), config.learning_rate, eps=EPSILON)
+    if not shared:
+        critic = [*agent.critic_body.parameters(), *agent.critics.parameters()]
+        of_actor = Adam(actor, config.actor_learning_rate, eps=EPSILON)
+        of_critic = Adam(critic, config.critic_learning_rate, eps=EPSILON)
+    log_alpha = torch.tensor(config.temperature).log().requires_grad_()
+    of_alpha = Adam([log_alpha], config.temperature_learning_rate, eps=EPSILON)
 
     def q(of, view, actions):
         joined = torch.cat((view, actions), -1)
         return of.critics.first(joined)[..., 0], of.critics.second(joined)[..., 0]
 
-    features = agent.body.unroll(sequences)
-    view = features if shared else agent.critic_body.unroll(sequences)
-    with torch.no_grad():
-        if is_sac:
-            actions, log_p = plain_policy(agent, features[1:])
-        else:
-            actions, log_p = plain_policy(target, target.body.unroll(sequences)[1:])
-            noise = torch.tensor(0.3 * config.target_noise).clamp(max=config.target_noise_clip)
-            actions = (actions + noise).clamp(-1, 1)
-        seen = (target.body if shared else target.critic_body).unroll(sequences)[1:]
-        least = torch.min(*q(target, seen, actions))
-        soft = least - is_sac * config.temperature * log_p
-        y = sequences.rewards + config.gamma * (1 - sequences.terminated) * soft
-    critic_loss = sum(mean((each - y) ** 2) for each in q(agent, view[:-1], sequences.actions))
+    def seen_by_critics(of, sequences):
+        return (of.body if shared else of.critic_body).unroll(sequences)
 
-    groups = {"critic": [*agent.critics.parameters()], "actor": [*agent.policy.parameters()]}
-    groups["actor"] += [*agent.body.parameters()]
-    if not shared:
-        groups["critic"] += [*agent.critic_body.parameters()]
-    rate = config.learning_rate
+    for number, sequences in enumerate(batches, 1):
+        mask, alpha = sequences.mask, log_alpha.detach().exp() * is_sac
+        agent.zero_grad()
 
-    def adam(parameters, gradients):
-        # The first step of Adam: m / (sqrt(v) + eps) is g / (|g| + eps).
         with torch.no_grad():
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                if gradient is not None:
-                    parameter -= rate * gradient / (gradient.abs() + 1e-8)
+            policy = agent if is_sac else target
+            actions, log_p = plain_policy(policy, policy.body.unroll(sequences)[1:])
+            if not is_sac:
+                clip = config.target_noise_clip
+                drawn = config.target_noise * noise(actions.shape, 3)
+                actions = (actions + drawn.clamp(-clip, clip)).clamp(-1, 1)
+            least = torch.min(*q(target, seen_by_critics(target, sequences)[1:], actions))
+            bootstrapped = (1 - sequences.terminated) * (least - alpha * log_p)
+            y = sequences.rewards + config.gamma * bootstrapped
+        values = q(agent, seen_by_critics(agent, sequences)[:-1], sequences.actions)
+        critic_loss = sum(((each - y) ** 2 * mask).sum() / mask.sum() for each in values)
+        (critic_loss / (1 + shared)).backward()
+        if not shared:
+            of_critic.step()
+            agent.zero_grad()
 
-    def policy_loss(seen):
-        inputs = features.detach() if shared and config.freeze_critic else features
-        actions, log_p = plain_policy(agent, inputs[:-1])
-        first, second = q(agent, seen[:-1], actions)
-        if is_sac:
-            return mean(config.temperature * log_p - torch.min(first, second))
-        return mean(-first)
-
-    if shared:
-        everything = [*groups["critic"], *groups["actor"]]
-        gradients = torch.autograd.grad(
-            0.5 * critic_loss, everything, retain_graph=True, allow_unused=True
-        )
-        actor = policy_loss(features.detach() if config.freeze_critic else features)
-        wanted = groups["actor"] if config.freeze_critic else everything
-        more = torch.autograd.grad(actor, wanted, allow_unused=True)
-        summed = dict(zip(map(id, everything), gradients, strict=True))
-        for parameter, gradient in zip(wanted, more, strict=True):
-            if gradient is not None:
-                before = summed[id(parameter)]
-                summed[id(parameter)] = gradient if before is None else before + gradient
-        adam(everything, [summed[id(each)] for each in everything])
-    else:
-        adam(groups["critic"], torch.autograd.grad(critic_loss, groups["critic"]))
-        with torch.no_grad():
-            view = agent.critic_body.unroll(sequences)
-        actor = policy_loss(view)
-        adam(groups["actor"], torch.autograd.grad(actor, groups["actor"]))
-    with torch.no_grad():
-        for old, new in zip(target.parameters(), agent.parameters(), strict=True):
-            old += config.tau * (new - old)
-    return critic_loss.item(), actor.item()
+        actor_loss, is_due = torch.zeros(()), number % config.policy_delay == 0
+        if is_due:
+            # What the policy's loss shall not change gets no gradients of it.
+            is_frozen = not shared or config.freeze_critic
+            agent.critics.requires_grad_(not is_frozen)
+            features = agent.body.unroll(sequences)[:-1]
+            view = seen_by_critics(agent, sequences)[:-1]
+            if shared and is_frozen:
+                features = features.detach()
+            actions, log_p = plain_policy(agent, features)
+            first, second = q(agent, view.detach() if is_frozen else view, actions)
+            losses = alpha * log_p - torch.min(first, second) if is_sac else -first
+            actor_loss = (losses * mask).sum() / mask.sum()
+            actor_loss.backward()
+            agent.critics.requires_grad_(True)
+        if shared:
+            of_all.step()
+        elif is_due:
+            of_actor.step()
+        if is_sac and config.learn_temperature:
+            entropy = -(log_p.detach() * mask).sum() / mask.sum()
+            of_alpha.zero_grad()
+            (log_alpha.exp() * (entropy + N_ACTIONS)).backward()
+            of_alpha.step()
+        if is_due:
+            with torch.no_grad():
+                for old, new in zip(target.parameters(), agent.parameters(), strict=True):
+                    old.copy_((1 - config.tau) * old + config.tau * new)
+        losses = critic_loss.item(), config.policy_delay * actor_loss.item()
+        yield losses, agent, target, log_alpha.exp().item()
 
 
-@pytest.mark.quick("LSTM-SAC-changes0", "LSTM-TD3-changes2")
-@pytest.mark.parametrize("changes", [{}, {"freeze_critic": False}, APART])
+@pytest.mark.quick("LSTM-SAC-unfrozen", "LSTM-TD3-apart")
+@pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
 @pytest.mark.parametrize("model", ["LSTM", "GPT"])
-def test_a_gradient_step_is_that_of_the_equations(model, algorithm, changes, fixed_noise):
-    learner, sequences = built(algorithm, model, **changes), random_sequences()
-    learner.agent.eval(), learner.target.eval()
-    plain = copy.copy(learner)
-    plain.agent, plain.target = copy.deepcopy(learner.agent), copy.deepcopy(learner.target)
-    expected = plain_step(plain, sequences)
-    logged = learner.learn(sequences)
-    found = [logged[f"train/{name}_loss"].item() for name in ("critic", "actor")]
-    assert found == pytest.approx(expected, rel=1e-5)
-    for ours, theirs in ((learner.agent, plain.agent), (learner.target, plain.target)):
-        for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5, msg=name)
+def test_gradient_steps_are_those_of_the_equations(model, algorithm, kind, fixed_noise):
+    learner = built(algorithm, model, **CHANGES[kind])
+    for optimizer in learner.optimizers.values():
+        optimizer.param_groups[0]["eps"] = EPSILON
+    batches = [random_sequences(seed) for seed in range(N_STEPS)]
+    plain = plain_steps(learner, batches)
+    for sequences, (losses, agent, target, alpha) in zip(batches, plain, strict=True):
+        logged = learner.learn(sequences)
+        found = [logged[f"train/{name}_loss"].item() for name in ("critic", "actor")]
+        assert found == pytest.approx(losses, rel=1e-5, abs=1e-6)
+        for ours, theirs in ((learner.agent, agent), (learner.target, target)):
+            named = zip(ours.named_parameters(), theirs.parameters(), strict=True)
+            for (name, one), other in named:
+                torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5, msg=name)
+        if algorithm == "SAC":
+            assert float(learner.temperature) == pytest.approx(alpha, rel=1e-6)
 
 
-def theirs_of(learner, algorithm):
-    """Return stable-baselines3's learner with the same weights."""
-    baselines = pytest.importorskip("stable_baselines3")
-    from gymnasium.envs.classic_control import PendulumEnv
-    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-    from stable_baselines3.common.vec_env import DummyVecEnv
+class Embedded(BaseFeaturesExtractor):
+    def __init__(self, space):
+        super().__init__(space, SMALL["observation_embedding"])
+        self.linear = nn.Linear(*space.shape, self.features_dim)
 
-    class Shown(PendulumEnv):
-        def __init__(self):
-            super().__init__()
-            self.observation_space, self.action_space = SPACES
+    def forward(self, shown):
+        return self.linear(shown).relu()
 
-    class Embedded(BaseFeaturesExtractor):
-        def __init__(self, space, width=6):
-            super().__init__(space, width)
-            self.linear = nn.Linear(space.shape[0], width)
 
-        def forward(self, shown):
-            return self.linear(shown).relu()
-
-    config = learner.config
-    more = {"ent_coef": config.temperature} if algorithm == "SAC" else {"policy_delay": 1}
-    model = getattr(baselines, algorithm)(
+def of_baselines(learner, **settings):
+    """Return stable-baselines3's learner of the same settings."""
+    env, config = gymnasium.Env(), learner.config
+    env.observation_space, env.action_space = SPACES
+    width = config.head_width
+    model = getattr(stable_baselines3, config.algorithm)(
         "MlpPolicy",
-        DummyVecEnv([Shown]),
+        env,
         learning_rate=config.learning_rate,
         gamma=config.gamma,
         tau=config.tau,
-        batch_size=B,
         policy_kwargs={
             "features_extractor_class": Embedded,
-            "net_arch": [16, 16],
+            "net_arch": [width, width],
             "share_features_extractor": False,
         },
-        **more,
+        **settings,
     )
-
-    def copied(to, body, layers, heads):
-        to.features_extractor.linear.load_state_dict(body.embedder.vectors.state_dict())
-        for network, own in zip(layers, heads, strict=True):
-            linear = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
-            for one, other in zip(
-                linear, [m for m in own if isinstance(m, nn.Linear)], strict=False
-            ):
-                one.load_state_dict(other.state_dict())
-
-    for ours, ends in ((learner.agent, ""), (learner.target, "_target")):
-        critic = getattr(model, f"critic{ends}")
-        copied(
-            critic, ours.critic_body, critic.q_networks, (ours.critics.first, ours.critics.second)
-        )
-        actor = getattr(model, f"actor{ends}", None)
-        if actor is None:
-            continue
-        if algorithm == "TD3":
-            copied(actor, ours.body, [actor.mu], [ours.policy])
-        else:
-            copied(actor, ours.body, [actor.latent_pi], [ours.policy])
-            last = ours.policy[-1]
-            for rows, own in ((slice(2), actor.mu), (slice(2, 4), actor.log_std)):
-                own.weight.data.copy_(last.weight[rows])
-                own.bias.data.copy_(last.bias[rows])
+    model.set_logger(configure(None, []))
     return model
 
 
+def parameters_of_both(learner, model):
+    """Yield the parameters of our networks, each beside that of stable-baselines3."""
+    for ours, end in ((learner.agent, ""), (learner.target, "_target")):
+        critic = [*ours.critic_body.parameters(), *ours.critics.parameters()]
+        yield from zip(critic, getattr(model, f"critic{end}").parameters(), strict=True)
+        actor = [*ours.body.parameters(), *ours.policy.parameters()]
+        if ours.draws_actions:
+            *actor, weight, bias = actor
+            for rows in (slice(N_ACTIONS), slice(N_ACTIONS, None)):  # of mean and log_std
+                actor += weight[rows], bias[rows]
+        if not (end and ours.draws_actions):  # SAC's target has no policy
+            yield from zip(actor, getattr(model, f"actor{end}").parameters(), strict=True)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
-def test_without_memory_a_step_is_stable_baselines3s(algorithm, fixed_noise, monkeypatch):
-    pytest.importorskip("stable_baselines3")
-    from stable_baselines3.common.logger import configure
-    from stable_baselines3.common.type_aliases import ReplayBufferSamples
-
+@pytest.mark.parametrize(
+    ("algorithm", "settings"), [("SAC", {"ent_coef": 0.1}), ("TD3", {"policy_delay": 2})]
+)
+def test_without_memory_steps_are_those_of_stable_baselines3(
+    algorithm, settings, fixed_noise, monkeypatch
+):
     learner = built(algorithm, "CNN", action_embedding=0, learning_rate=3e-4, **APART)
-    model = theirs_of(learner, algorithm)
-    sequences = random_sequences(n_steps=1)
-    shown = sequences.observations.stored.vectors.view(2, B, N_NUMBERS)
-    data = ReplayBufferSamples(
-        shown[0],
-        sequences.actions[0],
-        shown[1],
-        sequences.terminated[0][:, None],
-        sequences.rewards[0][:, None],
+    model = of_baselines(learner, **settings)
+    with torch.no_grad():
+        for own, theirs in parameters_of_both(learner, model):
+            theirs.copy_(own)
+    monkeypatch.setattr(
+        torch.Tensor, "normal_", lambda self, _, std: self.copy_(std * noise(self.shape, 3))
     )
-    monkeypatch.setattr(model.replay_buffer, "sample", lambda *_, **__: data)
-    monkeypatch.setattr(torch.Tensor, "normal_", lambda self, *_: self.fill_(0.3 * 0.2))
-    model.set_logger(configure(None, []))
-    logged = learner.learn(sequences)
-    model.train(gradient_steps=1, batch_size=B)
-    sums = 2 if algorithm == "SAC" else 1  # its loss is half the sum
-    theirs = model.logger.name_to_value
-    assert logged["train/critic_loss"].item() == pytest.approx(
-        sums * theirs["train/critic_loss"], rel=1e-5
-    )
-    assert logged["train/actor_loss"].item() == pytest.approx(
-        theirs["train/actor_loss"], rel=1e-5, abs=1e-5
-    )
-    for ours, ends in ((learner.agent, ""), (learner.target, "_target")):
-        critic = getattr(model, f"critic{ends}")
-        for network, own in zip(
-            critic.q_networks, (ours.critics.first, ours.critics.second), strict=True
-        ):
-            for one, other in zip(network.parameters(), own.parameters(), strict=True):
-                torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
-    policy = model.actor.mu if algorithm == "TD3" else model.actor.latent_pi
-    for one, other in zip(policy.parameters(), learner.agent.policy.parameters(), strict=False):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
-
-
-def test_policy_delay_leaves_policy_and_copy_alone_between_its_steps():
-    learner = built("TD3", "LSTM", policy_delay=2, **APART)
-
-    def weights():
-        watched = (*learner.agent.policy.parameters(), *learner.target.parameters())
-        return torch.cat([each.detach().flatten() for each in watched])
-
-    before = weights()
-    learner.learn(random_sequences())
-    assert torch.equal(before, weights())
-    learner.learn(random_sequences())
-    assert not torch.equal(before, weights())
-
-
-def test_a_learned_temperature_keeps_the_entropy_at_minus_the_number_of_actions():
-    learner = built("SAC", "CNN", learn_temperature=True, temperature=0.1)
-    assert float(learner.temperature) == pytest.approx(0.1)
-    entropy = learner.learn(random_sequences())["train/entropy"].item()
-    assert (float(learner.temperature) > 0.1) == (entropy < -N_ACTIONS)
+    for seed in range(N_STEPS):
+        sequences = random_sequences(seed, n_steps=1)
+        shown = sequences.observations.stored.vectors.view(2, B, N_NUMBERS)
+        rewards, ends = sequences.rewards[0][:, None], sequences.terminated[0][:, None]
+        data = ReplayBufferSamples(shown[0], sequences.actions[0], shown[1], ends, rewards)
+        monkeypatch.setattr(model.replay_buffer, "sample", lambda *_, data=data, **__: data)
+        model.train(gradient_steps=1)
+        loss = model.logger.name_to_value["train/critic_loss"]
+        halved = 2 if algorithm == "SAC" else 1  # theirs is half the sum
+        found = learner.learn(sequences)["train/critic_loss"].item()
+        assert found == pytest.approx(halved * loss, rel=1e-5)
+        for own, theirs in parameters_of_both(learner, model):
+            torch.testing.assert_close(own, theirs, atol=1e-5, rtol=1e-5)
 
 
 def test_a_td3_policy_that_has_diverged_is_told():
