@@ -278,7 +278,7 @@ class ActorCriticAgent(Agent):
 
 @dataclass(frozen=True)
 class OffPolicyNetworkSettings(Part):
-    title = "DQN and SAC: networks"
+    title = "DQN, SAC and TD3: networks"
 
     observation_embedding: int = setting(
         "width of an embedded observation", low=1, high=16_384, default=64

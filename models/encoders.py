@@ -46,8 +46,8 @@ class EncoderSettings(SentenceSettings):
         default=256,
     )
     last_action_input: bool = setting(
-        "the last action is an input beside the observation (PPO; DQN and SAC have "
-        "action_embedding)",
+        "the last action is an input beside the observation (PPO; DQN, SAC and TD3 "
+        "have action_embedding)",
         default=False,
     )
     last_reward_input: bool = setting(

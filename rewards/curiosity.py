@@ -66,7 +66,7 @@ class IntrinsicSettings(SentenceSettings):
     )
     curiosity_batches: int | None = setting(
         "gradient steps of the intrinsic networks on each batch, which is cut into so many; null: "
-        "n_batches with PPO, 1 with DQN and SAC",
+        "n_batches with PPO, 1 with DQN, SAC and TD3",
         low=1,
         high=2**24,
         default=None,

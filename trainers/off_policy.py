@@ -73,7 +73,7 @@ class DoubleDqnSettings(Config):
 
 @dataclass(frozen=True)
 class OffPolicySettings(ReplaySettings, OffPolicyNetworkSettings):
-    title = "DQN and SAC"
+    title = "DQN, SAC and TD3"
 
     tau: float = setting(
         "share of the online network that its target takes over at each gradient step",

@@ -35,7 +35,7 @@ class CapacitySettings(Config):
     title = "replay"
 
     replay_capacity: int | None = setting(
-        "steps kept; null: a million, of DQN and SAC a thousand episodes if that is more",
+        "steps kept; null: a million; DQN, SAC, TD3: a thousand episodes if that is more",
         low=2,
         high=10**10,
         default=None,
@@ -47,7 +47,7 @@ class CapacitySettings(Config):
 
 @dataclass(frozen=True)
 class ReplaySettings(CapacitySettings):
-    title = "DQN and SAC: replay"
+    title = "DQN, SAC and TD3: replay"
 
     context_length: int = setting(
         "steps of a sequence that is learned from; -1: the whole episode",

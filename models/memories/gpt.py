@@ -194,7 +194,7 @@ POSITIONS: dict[str, type[SinusoidalPositions] | type[LearnedPositions]] = {
 
 @dataclass(frozen=True)
 class GptSettings(HeadSettings, MemoryLengthSettings):
-    title = "GPT"
+    title = "GPT and GTrXL"
 
     memory_dropout: float = setting("share of the numbers dropped", low=0, high=0.9, default=0.0)
     memory_positions: str = setting(
