@@ -265,10 +265,22 @@ def test_without_memory_steps_are_those_of_stable_baselines3(
             torch.testing.assert_close(own, theirs, atol=1e-5, rtol=1e-5)
 
 
+def first_percept(n_envs):
+    shown = Observations(vectors=torch.zeros(n_envs, N_NUMBERS))
+    return AgentInput.first(shown, (N_ACTIONS,))
+
+
+def test_td3_explores_by_noise_on_every_number_within_the_bounds(fixed_noise):
+    learner, percept = built("TD3", "CNN", exploration_noise=0.5), first_percept(4)
+    plain = learner.agent.act(percept, learner.agent.initial_memory(4))
+    expected = plain.actions + 0.5 * noise((4, N_ACTIONS), 3)
+    assert expected.abs().max() > 1
+    torch.testing.assert_close(learner.explore(plain, percept).actions, expected.clamp(-1, 1))
+
+
 def test_a_td3_policy_that_has_diverged_is_told():
     learner = built("TD3", "CNN")
     with torch.no_grad():
         learner.agent.policy[-1].bias.fill_(torch.nan)
-    percept = AgentInput.first(Observations(vectors=torch.zeros(1, N_NUMBERS)), (N_ACTIONS,))
     with pytest.raises(RunError, match="no action can be drawn"):
-        learner.agent.act(percept, learner.agent.initial_memory(1))
+        learner.agent.act(first_percept(1), learner.agent.initial_memory(1))
