@@ -96,7 +96,7 @@ def plain_policy(agent, features):
 
 
 def plain_steps(learner, batches):
-    """Take gradient steps written out; yield losses, agent, target and temperature after each."""
+    """Take gradient steps written out; yield metrics, agent, target and temperature of each."""
     agent, target, config = copy.deepcopy((learner.agent, learner.target, learner.config))
     is_sac, shared = agent.draws_actions, config.shared_encoder
     actor = [*agent.body.parameters(), *agent.policy.parameters()]
@@ -155,8 +155,10 @@ def plain_steps(learner, batches):
             of_all.step()
         elif is_due:
             of_actor.step()
+        told = {"critic_loss": critic_loss, "actor_loss": config.policy_delay * actor_loss}
+        if is_sac:
+            told["entropy"] = entropy = -(log_p.detach() * mask).sum() / mask.sum()
         if is_sac and config.learn_temperature:
-            entropy = -(log_p.detach() * mask).sum() / mask.sum()
             of_alpha.zero_grad()
             (log_alpha.exp() * (entropy + N_ACTIONS)).backward()
             of_alpha.step()
@@ -164,8 +166,7 @@ def plain_steps(learner, batches):
             with torch.no_grad():
                 for old, new in zip(target.parameters(), agent.parameters(), strict=True):
                     old.copy_((1 - config.tau) * old + config.tau * new)
-        losses = critic_loss.item(), config.policy_delay * actor_loss.item()
-        yield losses, agent, target, log_alpha.exp().item()
+        yield told, agent, target, log_alpha.exp().item()
 
 
 @pytest.mark.quick("LSTM-SAC-unfrozen", "LSTM-TD3-apart")
@@ -178,10 +179,10 @@ def test_gradient_steps_are_those_of_the_equations(model, algorithm, kind, fixed
         optimizer.param_groups[0]["eps"] = EPSILON
     batches = [random_sequences(seed) for seed in range(N_STEPS)]
     plain = plain_steps(learner, batches)
-    for sequences, (losses, agent, target, alpha) in zip(batches, plain, strict=True):
+    for sequences, (told, agent, target, alpha) in zip(batches, plain, strict=True):
         logged = learner.learn(sequences)
-        found = [logged[f"train/{name}_loss"].item() for name in ("critic", "actor")]
-        assert found == pytest.approx(losses, rel=1e-5, abs=1e-6)
+        for name, value in told.items():
+            torch.testing.assert_close(logged[f"train/{name}"], value, atol=1e-6, rtol=1e-5)
         for ours, theirs in ((learner.agent, agent), (learner.target, target)):
             named = zip(ours.named_parameters(), theirs.parameters(), strict=True)
             for (name, one), other in named:
