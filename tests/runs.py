@@ -139,7 +139,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "TD3 GPT of two encoders": TD3
     | GPT
     | STEERED
-    | {"shared_encoder": "false", "policy_delay": 2, "last_reward_input": "true"},
+    | {"shared_encoder": "false", "policy_delay": 3, "last_reward_input": "true"},
     "ELLM": ELLM | {"decay_after_reward": "true"},
     "ELLM, any step, several colours": ELLM
     | {"replay_sampling": "step", "env_args": '{"n_colours": 3, "side": 40}'},

@@ -167,7 +167,6 @@ def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch, in_emp
 
 @pytest.mark.slow
 def test_the_real_package_writes_a_run_without_network(monkeypatch, tmp_path):
-    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     with MetricsWriter(tmp_path, small_config(wandb=True)) as writer:

@@ -3,16 +3,14 @@ import logging
 import gymnasium
 import numpy as np
 import pytest
+from minigrid.core.constants import COLOR_TO_IDX
+from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall
+from minigrid.wrappers import RGBImgPartialObsWrapper
 
 from envs import minigrid
 from envs.envpool_vector import open_pool, pool_tasks
 from envs.episodes import episode_seed
 from tests.agents import small_config
-
-pytest.importorskip("minigrid")
-from minigrid.core.constants import COLOR_TO_IDX
-from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall
-from minigrid.wrappers import RGBImgPartialObsWrapper
 
 PUBLISHED = [
     "MiniGrid-DoorKey-5x5-v0",

@@ -2,6 +2,9 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
+from minigrid.core.grid import Grid
+from minigrid.core.world_object import Wall
 
 from envs.minigrid import AGENT_CELL, draw
 from envs.minigrid_captions import (
@@ -21,11 +24,6 @@ from envs.minigrid_captions import (
     random_rooms,
     visible_cells,
 )
-
-pytest.importorskip("minigrid")
-from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
-from minigrid.core.grid import Grid
-from minigrid.core.world_object import Wall
 
 AHEAD = (3, 5)
 

@@ -71,16 +71,12 @@ def test_a_robot_is_drawn_without_a_display_or_says_why_not(way, request, monkey
         assert {picture.shape for picture in env.render()} == {(200, 200, 3)}
 
 
-class Numbered(gymnasium.Env):
-    """Stands in for a robot of pybullet_envs_gymnasium; each number shown is its own index."""
-
-    action_space = gymnasium.spaces.Box(-1, 1, (3,))
-
-    def __init__(self, n_numbers):
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (n_numbers,))
-
-    def reset(self, *, seed=None, options=None):
-        return np.arange(*self.observation_space.shape, dtype=np.float32), {}
+def numbered(n_numbers):
+    """Return a stand-in for a robot of PyBullet; each number shown is its own index."""
+    env, endless = gymnasium.Env(), gymnasium.spaces.Box(-np.inf, np.inf, (n_numbers,))
+    env.observation_space, env.action_space = endless, gymnasium.spaces.Box(-1, 1, (3,))
+    env.reset = lambda **_: (np.arange(n_numbers, dtype=np.float32), {})
+    return env
 
 
 @pytest.mark.parametrize(
@@ -91,7 +87,7 @@ def test_a_robot_of_pybullet_shows_the_numbers_of_memory_rl(
     task, joints_end, n_numbers, monkeypatch
 ):
     name = f"{task}BulletEnv-v0"
-    spec = EnvSpec(name, lambda **_: Numbered(n_numbers))
+    spec = EnvSpec(name, lambda **_: numbered(n_numbers))
     monkeypatch.setitem(gymnasium.registry, name, spec)
     monkeypatch.setitem(sys.modules, "pybullet_envs_gymnasium", ModuleType("no such package"))
     velocities = {3, 4, 5, *range(9, joints_end, 2)}

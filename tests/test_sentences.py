@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Text
+from minigrid.core.mission import MissionSpace
 
 from models.helm import SentenceTokens
 from models.language.files import find_model, read_tokenizer
@@ -61,8 +62,7 @@ def test_each_sentence_is_read_once_and_its_row_stays_however_many_come_or_are_r
 
 
 def test_a_reader_reads_texts_of_any_container_in_the_order_of_their_keys():
-    minigrid = pytest.importorskip("minigrid.core.mission")
-    mission = minigrid.MissionSpace(lambda: "go")
+    mission = MissionSpace(lambda: "go")
     image = Box(0, 255, (3, 9, 9), np.uint8)
     space = Dict({"z": Text(9), "image": image, "a": Dict(told=mission)})  # sorts its keys
     reader = ObservationPreprocessor(space)

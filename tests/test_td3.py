@@ -9,7 +9,6 @@ import stable_baselines3
 import torch
 from gymnasium.spaces import Box
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import nn
 from torch.optim import Adam
@@ -77,9 +76,8 @@ def noise(shape, largest):
 @pytest.fixture
 def fixed_noise(monkeypatch):
     """Let the policy's noise reach 1, that of the target's actions 3: more than its clip."""
-    monkeypatch.setattr(
-        torch.distributions.normal, "_standard_normal", lambda shape, **_: noise(shape, 1)
-    )
+    normal = torch.distributions.normal
+    monkeypatch.setattr(normal, "_standard_normal", lambda shape, **_: noise(shape, 1))
     monkeypatch.setattr(torch, "randn_like", lambda like: noise(like.shape, 3))
 
 
@@ -159,13 +157,11 @@ def plain_steps(learner, batches):
         if is_sac:
             told["entropy"] = entropy = -(log_p.detach() * mask).sum() / mask.sum()
         if is_sac and config.learn_temperature:
-            of_alpha.zero_grad()
-            (log_alpha.exp() * (entropy + N_ACTIONS)).backward()
+            log_alpha.grad = alpha * (entropy + N_ACTIONS)  # of alpha (H + A)
             of_alpha.step()
         if is_due:
-            with torch.no_grad():
-                for old, new in zip(target.parameters(), agent.parameters(), strict=True):
-                    old.copy_((1 - config.tau) * old + config.tau * new)
+            for old, new in zip(target.parameters(), agent.parameters(), strict=True):
+                old.data = (1 - config.tau) * old + config.tau * new.detach()
         yield told, agent, target, log_alpha.exp().item()
 
 
@@ -184,40 +180,28 @@ def test_gradient_steps_are_those_of_the_equations(model, algorithm, kind, fixed
         for name, value in told.items():
             torch.testing.assert_close(logged[f"train/{name}"], value, atol=1e-6, rtol=1e-5)
         for ours, theirs in ((learner.agent, agent), (learner.target, target)):
-            named = zip(ours.named_parameters(), theirs.parameters(), strict=True)
-            for (name, one), other in named:
-                torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5, msg=name)
+            for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+                torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
         if algorithm == "SAC":
             assert float(learner.temperature) == pytest.approx(alpha, rel=1e-6)
 
 
-class Embedded(BaseFeaturesExtractor):
-    def __init__(self, space):
-        super().__init__(space, SMALL["observation_embedding"])
-        self.linear = nn.Linear(*space.shape, self.features_dim)
-
-    def forward(self, shown):
-        return self.linear(shown).relu()
+def embedder(space):
+    width = SMALL["observation_embedding"]
+    layers = nn.Sequential(nn.Linear(*space.shape, width), nn.ReLU())
+    layers.features_dim = width
+    return layers
 
 
 def of_baselines(learner, **settings):
     """Return stable-baselines3's learner of the same settings."""
     env, config = gymnasium.Env(), learner.config
     env.observation_space, env.action_space = SPACES
-    width = config.head_width
-    model = getattr(stable_baselines3, config.algorithm)(
-        "MlpPolicy",
-        env,
-        learning_rate=config.learning_rate,
-        gamma=config.gamma,
-        tau=config.tau,
-        policy_kwargs={
-            "features_extractor_class": Embedded,
-            "net_arch": [width, width],
-            "share_features_extractor": False,
-        },
-        **settings,
-    )
+    settings |= {name: getattr(config, name) for name in ("learning_rate", "gamma", "tau")}
+    networks = {"features_extractor_class": embedder, "net_arch": 2 * [config.head_width]}
+    networks |= {"share_features_extractor": False}
+    kind = getattr(stable_baselines3, config.algorithm)
+    model = kind("MlpPolicy", env, policy_kwargs=networks, **settings)
     model.set_logger(configure(None, []))
     return model
 
@@ -245,12 +229,9 @@ def test_without_memory_steps_are_those_of_stable_baselines3(
 ):
     learner = built(algorithm, "CNN", action_embedding=0, learning_rate=3e-4, **APART)
     model = of_baselines(learner, **settings)
-    with torch.no_grad():
-        for own, theirs in parameters_of_both(learner, model):
-            theirs.copy_(own)
-    monkeypatch.setattr(
-        torch.Tensor, "normal_", lambda self, _, std: self.copy_(std * noise(self.shape, 3))
-    )
+    for own, theirs in parameters_of_both(learner, model):
+        theirs.data.copy_(own)
+    monkeypatch.setattr(torch.Tensor, "normal_", lambda it, _, std: std * noise(it.shape, 3))
     for seed in range(N_STEPS):
         sequences = random_sequences(seed, n_steps=1)
         shown = sequences.observations.stored.vectors.view(2, B, N_NUMBERS)
