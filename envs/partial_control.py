@@ -3,9 +3,8 @@
 The idea of Ni et al. 2022 (arXiv:2110.05038) and of Memory-RL's continuous tasks: what is not shown
 has to be remembered. Pendulum shows the cosine and sine of its angle, or its angular velocity.
 MuJoCo's robots show their `qpos`, as far as Gymnasium does, or their `qvel`, and the ant no contact
-forces. PyBullet's, which Memory-RL played, show three velocities of the body and then an angle and a
-velocity of each joint; all the rest are positions, the feet's contacts, too. A time limit is no
-end: agents learn as if the episode went on.
+forces. PyBullet's, of Memory-RL, show three velocities of the body, then an angle and a velocity of
+each joint; all else are positions. A time limit is no end: agents learn as if the episode went on.
 """
 
 import functools
