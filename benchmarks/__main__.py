@@ -27,6 +27,7 @@ PARTS = {
     "crafter": "benchmarks.environments:crafter",
     "update": "benchmarks.updates:ppo",
     "off-policy": "benchmarks.updates:off_policy",
+    "memoryless": "benchmarks.updates:memoryless",
     "suggesting": "benchmarks.language_models:suggesting",
     "n-step": "benchmarks.updates:n_step",
 }

@@ -2,7 +2,8 @@
 
 Encoder, widths of LSTM and heads, rollouts and epochs are the same. RecurrentPPO has two variants:
 one LSTM for both heads and minibatches of half a rollout, about the size of our sequences; or the
-defaults of sb3-contrib, an LSTM for each head and minibatches of 128.
+defaults of sb3-contrib, an LSTM for each head and minibatches of 128. SAC and TD3 see numbers
+through a layer of their own, as our agents of continuous actions do.
 """
 
 from typing import Any, cast
@@ -12,11 +13,12 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from sb3_contrib import RecurrentPPO
-from stable_baselines3 import PPO
+from stable_baselines3 import PPO, SAC, TD3
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
-from torch import Tensor
+from torch import Tensor, nn
 
 from envs import make_vector_env
 from models.baselines import N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES
@@ -145,3 +147,39 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
     )
     learner.set_logger(Logger(folder=None, output_formats=[]))  # its own would leave empty folders
     return learner
+
+
+class Embedded(BaseFeaturesExtractor):
+    def __init__(self, observation_space: spaces.Space, width: int) -> None:
+        super().__init__(observation_space, width)
+        self.layers = nn.Sequential(nn.Linear(spaces.flatdim(observation_space), width), nn.ReLU())
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Map numbers [N, F] to features [N, width]."""
+        return self.layers(observations)
+
+
+def continuous_rival(config: Any, episode: int) -> SAC | TD3:
+    """Return SAC or TD3 with the settings of a run; all its episodes have as many steps."""
+    torch.manual_seed(config.seed)
+    env = Sb3Environments(make_vector_env(config, config.seed))
+    noise = NormalActionNoise(np.zeros(1), np.full(1, config.exploration_noise))
+    learner, own = {
+        "SAC": (SAC, {}),
+        "TD3": (TD3, {"policy_delay": config.policy_delay, "action_noise": noise}),
+    }[config.algorithm]
+    same = ("learning_rate", "gamma", "tau", "batch_size", "device", "seed")
+    model = learner(
+        "MlpPolicy",
+        env,
+        learning_starts=config.warmup_episodes * episode,
+        **{name: getattr(config, name) for name in same},
+        policy_kwargs={
+            "features_extractor_class": Embedded,
+            "features_extractor_kwargs": {"width": config.observation_embedding},
+            "net_arch": [config.head_width, config.head_width],
+        },
+        **own,
+    )
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    return model

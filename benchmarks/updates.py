@@ -3,7 +3,8 @@
 Plain PPO is written as the equations read: every sample goes through all networks as floats, in
 PyTorch's default layout. Plain DQN and SAC are ours without oneDNN's linear layers. Both begin with
 the same weights and learn from the same steps. The difference is that of the parameters after the
-first update. EllmDQN is measured alone.
+first update. EllmDQN is measured alone. SAC and TD3 without a memory act and learn beside those of
+stable-baselines3, one update a step.
 
 HELM's language model has a single layer, since the update never runs it. DQN and SAC have the sizes
 of Ni et al. 2023 (arXiv:2307.03864) and 64 sequences of uniformly random actions; ELLM those of Du
@@ -45,13 +46,15 @@ from utils.seeding import seed_everything
 WIDE = Size(n_layer=1)
 ROLLOUTS_BEFORE = 2  # so that episodes no longer begin together
 ROWS = ("context", "actions", "log_probs", "values", "advantages", "returns")  # of a rollout
-TMAZE, MATCH = "TMazePassive-v0", "VisualMatch-v0"
+TMAZE, MATCH, PENDULUM = "TMazePassive-v0", "VisualMatch-v0", "PendulumP-v0"
 # Widths of an embedded observation, an embedded action and the memory, as published.
 WIDTHS = {
     ("LSTM", TMAZE): (32, 16, 128),
     ("GPT", TMAZE): (64, 64, 128),
     ("LSTM", MATCH): (100, 0, 128),
     ("GPT", MATCH): (100, 0, 100),
+    ("LSTM", PENDULUM): (32, 16, 128),
+    ("GPT", PENDULUM): (64, 64, 128),
 }
 N_TEXT = 384
 
@@ -150,8 +153,9 @@ def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
 def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
     n = 6 if quick else 64
     lengths = ((TMAZE, 5), (MATCH, 3)) if quick else ((TMAZE, 50), (TMAZE, 250), (MATCH, 60))
-    for env, length in lengths:
-        algorithm, n_steps = ("DQN", length + 1) if env == TMAZE else ("SAC", length + 30)
+    for env, length in (*lengths, (PENDULUM, 200)):
+        algorithm = "DQN" if env == TMAZE else "SAC"
+        n_steps = length + {TMAZE: 1, MATCH: 30, PENDULUM: 0}[env]
         for model, dropout in (("LSTM", 0.0), ("GPT", 0.0), ("GPT", 0.1)):
             observation, action, memory = WIDTHS[model, env]
             settings = f"algorithm={algorithm} model={model} env={env} length={length} n_envs={n} "
@@ -162,7 +166,7 @@ def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
             if model == "GPT":
                 settings += f" memory_heads=1 memory_dropout={dropout} mem_len={n_steps + 1}"
             yield Pair(
-                f"{algorithm}-{model}, T={n_steps}{', dropout' if dropout else ''}",
+                f"{algorithm}-{model}, {env[:-3]}, T={n_steps}{', dropout' if dropout else ''}",
                 partial(plain_off_policy, settings, device) if device == "cpu" else None,
                 partial(our_off_policy, settings, device),
                 compared=1 if device == "cpu" else 0,
@@ -194,6 +198,51 @@ def our_off_policy(settings: str, device: str) -> Iterator[Work]:
 def plain_off_policy(settings: str, device: str) -> Iterator[Work]:
     with patch.object(layers, "LARGE_PRODUCT", math.inf):
         yield from our_off_policy(settings, device)
+
+
+def memoryless(quick: bool) -> Iterator[Pair]:
+    length, n = (10, 4) if quick else (200, 256)
+    for algorithm in ("SAC", "TD3"):
+        settings = f"algorithm={algorithm} model=CNN env=Pendulum-v1 n_envs=1 batch_size={n} "
+        settings += f'env_args={{"max_episode_steps":{length}}} normalize_reward=false '
+        settings += "context_length=1 replay_ratio=1 warmup_episodes=2 observation_embedding=32 "
+        settings += "action_embedding=0 shared_encoder=false learning_rate=3e-4 n_steps=1000000 "
+        settings += "learn_temperature=true" if algorithm == "SAC" else ""
+        yield Pair(
+            f"{algorithm}, no memory, Pendulum",
+            partial(rival_episodes, settings, length),
+            partial(our_episodes, settings),
+            steps=length,
+            compared=0,
+            note=f"batch {n}; plain: stable-baselines3; steps with update",
+        )
+
+
+def our_episodes(settings: str) -> Iterator[Work]:
+    with opened_run(settings.split()) as run:
+        learner, collector = run.learner, run.collector
+        collector.begin(run.config.seed)
+
+        def episode() -> None:
+            while not learner.update_due:
+                collector.step()
+            learner.update(0.0)
+
+        for _ in range(2):  # of random actions
+            episode()
+        yield from repeat(episode)
+
+
+def rival_episodes(settings: str, length: int) -> Iterator[Work]:
+    from benchmarks.rivals import continuous_rival
+
+    model = continuous_rival(load_config(None, settings.split()), length)
+
+    def episode() -> None:
+        model.learn(length, reset_num_timesteps=False)
+
+    model.learn(model.learning_starts)
+    yield from repeat(episode)
 
 
 class FrameSize(NamedTuple):
