@@ -158,7 +158,8 @@ def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
         n_steps = length + {TMAZE: 1, MATCH: 30, PENDULUM: 0}[env]
         for model, dropout in (("LSTM", 0.0), ("GPT", 0.0), ("GPT", 0.1)):
             observation, action, memory = WIDTHS[model, env]
-            settings = f"algorithm={algorithm} model={model} env={env} length={length} n_envs={n} "
+            settings = f"algorithm={algorithm} model={model} env={env} n_envs={n} "
+            settings += "" if env == PENDULUM else f"length={length} "
             settings += f"batch_size={n} warmup_episodes={2 * n} memory_width={memory} "
             settings += f"observation_embedding={observation} action_embedding={action} "
             settings += "learning_rate=3e-4 context_length=-1 n_steps=1000000"
