@@ -2,8 +2,7 @@
 
 Encoder, widths of LSTM and heads, rollouts and epochs are the same. RecurrentPPO has two variants:
 one LSTM for both heads and minibatches of half a rollout, about the size of our sequences; or the
-defaults of sb3-contrib, an LSTM for each head and minibatches of 128. SAC and TD3 see numbers
-through a layer of their own, as our agents of continuous actions do.
+defaults of sb3-contrib, an LSTM for each head and minibatches of 128.
 """
 
 from typing import Any, cast
@@ -15,7 +14,6 @@ from gymnasium import spaces
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO, SAC, TD3
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
@@ -32,6 +30,8 @@ from utils.errors import UserError
 WIDTH = 256  # of features before an LSTM, and of the LSTM
 # Settings that both libraries call so.
 SAME = ("learning_rate", "n_epochs", "gamma", "gae_lambda", "ent_coef", "device", "seed")
+
+QUIET = Logger(folder=None, output_formats=[])  # its own would leave empty folders
 
 
 class OurFeatures(BaseFeaturesExtractor):
@@ -145,41 +145,28 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
             **own,
         },
     )
-    learner.set_logger(Logger(folder=None, output_formats=[]))  # its own would leave empty folders
+    learner.set_logger(QUIET)
     return learner
 
 
-class Embedded(BaseFeaturesExtractor):
-    def __init__(self, observation_space: spaces.Space, width: int) -> None:
-        super().__init__(observation_space, width)
-        self.layers = nn.Sequential(nn.Linear(spaces.flatdim(observation_space), width), nn.ReLU())
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """Map numbers [N, F] to features [N, width]."""
-        return self.layers(observations)
+def embedder(space: spaces.Box, width: int) -> nn.Module:
+    layers: Any = nn.Sequential(nn.Linear(spaces.flatdim(space), width), nn.ReLU())
+    layers.features_dim = width
+    return layers
 
 
-def continuous_rival(config: Any, episode: int) -> SAC | TD3:
-    """Return SAC or TD3 with the settings of a run; all its episodes have as many steps."""
-    torch.manual_seed(config.seed)
-    env = Sb3Environments(make_vector_env(config, config.seed))
-    noise = NormalActionNoise(np.zeros(1), np.full(1, config.exploration_noise))
-    learner, own = {
-        "SAC": (SAC, {}),
-        "TD3": (TD3, {"policy_delay": config.policy_delay, "action_noise": noise}),
-    }[config.algorithm]
-    same = ("learning_rate", "gamma", "tau", "batch_size", "device", "seed")
-    model = learner(
+def continuous_rival(config: Any, env: gymnasium.Env | VecEnv, **own: Any) -> SAC | TD3:
+    model = {"SAC": SAC, "TD3": TD3}[config.algorithm](
         "MlpPolicy",
         env,
-        learning_starts=config.warmup_episodes * episode,
-        **{name: getattr(config, name) for name in same},
+        **{name: getattr(config, name) for name in ("learning_rate", "gamma", "tau")},
         policy_kwargs={
-            "features_extractor_class": Embedded,
+            "features_extractor_class": embedder,
             "features_extractor_kwargs": {"width": config.observation_embedding},
+            "share_features_extractor": False,
             "net_arch": [config.head_width, config.head_width],
         },
         **own,
     )
-    model.set_logger(Logger(folder=None, output_formats=[]))
+    model.set_logger(QUIET)
     return model

@@ -3,8 +3,7 @@
 Plain PPO is written as the equations read: every sample goes through all networks as floats, in
 PyTorch's default layout. Plain DQN and SAC are ours without oneDNN's linear layers. Both begin with
 the same weights and learn from the same steps. The difference is that of the parameters after the
-first update. EllmDQN is measured alone. SAC and TD3 without a memory act and learn beside those of
-stable-baselines3, one update a step.
+first update. EllmDQN is alone. SAC and TD3 without a memory learn beside stable-baselines3's.
 
 HELM's language model has a single layer, since the update never runs it. DQN and SAC have the sizes
 of Ni et al. 2023 (arXiv:2307.03864) and 64 sequences of uniformly random actions; ELLM those of Du
@@ -31,6 +30,7 @@ from benchmarks.environments import N_ENVS
 from benchmarks.measuring import Pair, Work
 from benchmarks.random_models import TINY, Size, write_transformer_xl
 from benchmarks.training import opened_run
+from envs import make_vector_env
 from models.agent import SequenceBatch
 from models.ellm import Ellm
 from models.language import layers
@@ -235,14 +235,23 @@ def our_episodes(settings: str) -> Iterator[Work]:
 
 
 def rival_episodes(settings: str, length: int) -> Iterator[Work]:
-    from benchmarks.rivals import continuous_rival
+    from stable_baselines3.common.noise import NormalActionNoise
 
-    model = continuous_rival(load_config(None, settings.split()), length)
+    from benchmarks.rivals import Sb3Environments, continuous_rival
+
+    config: Any = load_config(None, settings.split())
+    env = Sb3Environments(make_vector_env(config, config.seed))
+    own: dict[str, Any] = {"seed": config.seed, "batch_size": config.batch_size}
+    if config.algorithm == "TD3":
+        noise = NormalActionNoise(np.zeros(1), np.full(1, config.exploration_noise))
+        own |= {"policy_delay": config.policy_delay, "action_noise": noise}
+    warm_up = config.warmup_episodes * length
+    model = continuous_rival(config, env, learning_starts=warm_up, **own)
 
     def episode() -> None:
         model.learn(length, reset_num_timesteps=False)
 
-    model.learn(model.learning_starts)
+    model.learn(warm_up)
     yield from repeat(episode)
 
 

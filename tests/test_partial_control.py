@@ -10,6 +10,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 from envs import check_env_name, make_vector_env
+from utils.errors import UserError
 from utils.given_settings import load_config
 
 SHOWN = {"Pendulum": (2, 1, 1), "Hopper": (5, 6, 3), "HalfCheetah": (8, 9, 6)}
@@ -94,3 +95,9 @@ def test_a_robot_of_pybullet_shows_the_numbers_of_memory_rl(
     for kind, numbers in (("P", {*range(n_numbers)} - velocities), ("V", velocities)):
         shown, _ = made(f"{task}Bullet{kind}-v0").reset(seed=0)
         assert shown.tolist() == 2 * [sorted(numbers)]
+
+
+def test_a_robot_without_its_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pybullet_envs_gymnasium", None)
+    with pytest.raises(UserError, match=r"env: 'HopperBulletP-v0' .*pip install pybullet"):
+        made("HopperBulletP-v0")

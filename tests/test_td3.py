@@ -5,14 +5,12 @@ import math
 
 import gymnasium
 import pytest
-import stable_baselines3
 import torch
 from gymnasium.spaces import Box
-from stable_baselines3.common.logger import configure
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
-from torch import nn
 from torch.optim import Adam
 
+from benchmarks.rivals import continuous_rival
 from models import build_agent
 from models.agent import SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
@@ -186,26 +184,6 @@ def test_gradient_steps_are_those_of_the_equations(model, algorithm, kind, fixed
             assert float(learner.temperature) == pytest.approx(alpha, rel=1e-6)
 
 
-def embedder(space):
-    width = SMALL["observation_embedding"]
-    layers = nn.Sequential(nn.Linear(*space.shape, width), nn.ReLU())
-    layers.features_dim = width
-    return layers
-
-
-def of_baselines(learner, **settings):
-    """Return stable-baselines3's learner of the same settings."""
-    env, config = gymnasium.Env(), learner.config
-    env.observation_space, env.action_space = SPACES
-    settings |= {name: getattr(config, name) for name in ("learning_rate", "gamma", "tau")}
-    networks = {"features_extractor_class": embedder, "net_arch": 2 * [config.head_width]}
-    networks |= {"share_features_extractor": False}
-    kind = getattr(stable_baselines3, config.algorithm)
-    model = kind("MlpPolicy", env, policy_kwargs=networks, **settings)
-    model.set_logger(configure(None, []))
-    return model
-
-
 def parameters_of_both(learner, model):
     """Yield the parameters of our networks, each beside that of stable-baselines3."""
     for ours, end in ((learner.agent, ""), (learner.target, "_target")):
@@ -228,7 +206,9 @@ def test_without_memory_steps_are_those_of_stable_baselines3(
     algorithm, settings, fixed_noise, monkeypatch
 ):
     learner = built(algorithm, "CNN", action_embedding=0, learning_rate=3e-4, **APART)
-    model = of_baselines(learner, **settings)
+    env = gymnasium.Env()
+    env.observation_space, env.action_space = SPACES
+    model = continuous_rival(learner.config, env, **settings)
     for own, theirs in parameters_of_both(learner, model):
         theirs.data.copy_(own)
     monkeypatch.setattr(torch.Tensor, "normal_", lambda it, _, std: std * noise(it.shape, 3))
