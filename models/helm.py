@@ -84,6 +84,12 @@ class TextSettings(Part):
 class LanguageMemorySettings(LanguageModelSettings, TextSettings, EncoderSettings):
     """The settings of the whole HELM family."""
 
+    whiten_memory: bool = setting(
+        "whether the language model's hidden state is whitened for the heads, so that what is "
+        "faint in it counts as much as what is strong",
+        default=False,
+    )
+
 
 @dataclass(frozen=True)
 class HelmSettings(LanguageMemorySettings):
@@ -137,7 +143,9 @@ class LanguageMemoryAgent(ActorCriticAgent):
         )
         text = configured_text(config, reader, language_model)
         to_language = cls.to_language(config, reader, language_model)
-        return LanguageMemory(to_language, language_model, config.observation_cache_mb, *text)
+        whitening = RunningWhitening(language_model.width) if config.whiten_memory else None
+        cache_mb = config.observation_cache_mb
+        return LanguageMemory(to_language, language_model, cache_mb, *text, whitening=whitening)
 
     @staticmethod
     def to_language(
@@ -153,7 +161,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        hidden = self.language.step(percept, memory, advance)
+        hidden = self.language.summary(self.language.step(percept, memory, advance))
         features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
         step = self.heads.step(features, hidden, deterministic, percept.observations.action_masks)
         return step._replace(remembered=hidden)
@@ -161,7 +169,8 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
         hidden, tokens = self.language.read_episode(episode)
         queries = self.query_encoder(episode.observations)[: len(hidden), None].requires_grad_()
-        return self.heads.values(torch.cat((hidden, queries[:, 0]), dim=-1)), (*tokens, queries)
+        features = torch.cat((self.language.summary(hidden), queries[:, 0]), dim=-1)
+        return self.heads.values(features), (*tokens, queries)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         queries = self.query_encoder.learn(batch.observations)
@@ -304,8 +313,10 @@ class LanguageMemory(nn.Module):
         observation_cache_mb: float,
         text: "SentenceTokens | None" = None,
         n_texts: int = 0,
+        whitening: "RunningWhitening | None" = None,
     ) -> None:
         super().__init__()
+        self.whitening = whitening
         self.text, self.n_tokens = text, to_language.n_tokens
         if text is not None:
             self.n_tokens += n_texts * text.n_tokens
@@ -349,7 +360,14 @@ class LanguageMemory(nn.Module):
             self.to_language.observe(encoded)
         tokens = self.with_text(self.to_language.tokens(encoded), percept.observations)
         kept = cast(EpisodeMemory, memory)
-        return self.language_model.step(tokens, kept, percept.is_first, advance=advance)
+        hidden = self.language_model.step(tokens, kept, percept.is_first, advance=advance)
+        if self.training and advance and self.whitening is not None:
+            self.whitening.update(hidden)
+        return hidden
+
+    def summary(self, hidden: Tensor) -> Tensor:
+        """Return what the heads get of hidden states.  [..., D] -> [..., D]"""
+        return hidden if self.whitening is None else self.whitening(hidden)
 
     @torch.no_grad()
     def tokens(self, percept: AgentInput) -> Tensor:
@@ -417,6 +435,54 @@ class LanguageMemory(nn.Module):
 
     def _encoded(self, percept: AgentInput) -> Tensor:
         return self.cache(self.to_language.seen(percept.observations))
+
+
+FLOOR = 0.01  # of the mean variance, added to that of every direction
+
+
+class RunningWhitening(nn.Module):
+    """Whitens features by the mean and covariance of every row seen so far.
+
+        z = (x - mean) (C + e I)^(-1/2)        e = 0.01 trace(C) / D
+
+    The root is symmetric, so that z keeps its directions while C is learned. It is computed anew
+    where the number of rows has doubled; before the first time z = x.
+    """
+
+    mean: Tensor
+    scatter: Tensor
+    count: Tensor
+    centre: Tensor
+    matrix: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        # In double precision, since a run adds up millions of rows.
+        self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("scatter", torch.zeros(width, width, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("matrix", torch.eye(width))
+
+    def update(self, features: Tensor) -> None:
+        rows, before = features.double(), int(self.count)
+        total = before + len(rows)
+        difference = rows.mean(0) - self.mean
+        around = rows - rows.mean(0)
+        self.scatter += around.T @ around
+        self.scatter += torch.outer(difference, difference) * before * len(rows) / total
+        self.mean += difference * len(rows) / total
+        self.count.fill_(total)
+        if total.bit_length() > before.bit_length() and total >= self.mean.numel():
+            covariance = self.scatter / total
+            floor = FLOOR * covariance.trace() / len(covariance)
+            variances, directions = torch.linalg.eigh(covariance)
+            scaled = directions * (variances.clamp(min=0) + floor).rsqrt()
+            self.matrix.copy_(scaled @ directions.T)
+            self.centre.copy_(self.mean)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return (features - self.centre) @ self.matrix
 
 
 class SentenceTokens(SentenceVectors):

@@ -249,18 +249,21 @@ class FrozenLMTorso(Torso):
 
     def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Stepped:
         hidden = self.language.step(percept, memory, advance)
-        return torch.cat((hidden, self.embedder.step(percept)), dim=-1), hidden
+        summary = self.language.summary(hidden)
+        return torch.cat((summary, self.embedder.step(percept)), dim=-1), hidden
 
     def remembered(self, features: Tensor) -> Tensor:
         return features[:, : self.language.width]
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
-        return torch.cat((sequences.context, self.embedded(sequences)), dim=-1)
+        summary = self.language.summary(sequences.context)
+        return torch.cat((summary, self.embedded(sequences)), dim=-1)
 
     def read_episode(self, episode: AgentInput) -> Followed:
         hidden, tokens = self.language.read_episode(episode)
         embedded = self.embedder.step(episode).detach()[: len(hidden), None].requires_grad_()
-        return torch.cat((hidden, embedded[:, 0]), dim=-1), (*tokens, embedded)
+        features = torch.cat((self.language.summary(hidden), embedded[:, 0]), dim=-1)
+        return features, (*tokens, embedded)
 
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         return self.language.inspect(percept, memory)
