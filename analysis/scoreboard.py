@@ -122,7 +122,7 @@ class AgentKind(NamedTuple):
 
     name: str
     model: str
-    others: Mapping[str, str] = {}
+    others: Mapping[str, object] = {}
     sees: str = ""
 
     def blind(self, task: Task) -> str:
@@ -236,11 +236,13 @@ TASKS = (
 )
 TWINS = {task: task.twin for task in TASKS}
 
+MINILM = "all-MiniLM-L6-v2"
 AGENTS = (
     AgentKind("none", "CNN"),
     *(AgentKind(name, name) for name in ("LSTM", "GRU", "MinGRU", "LRU", "FFM", "mLSTM")),
     *(AgentKind(name, name) for name in ("GPT", "GTrXL")),
-    AgentKind("HELM, MiniLM", "HELM", {"language_model": "all-MiniLM-L6-v2"}),
+    AgentKind("HELM, MiniLM", "HELM", {"language_model": MINILM, "whiten_memory": False}),
+    AgentKind("HELM, whitened", "HELM", {"language_model": MINILM, "whiten_memory": True}),
     AgentKind("HELM, SmolLM2", "HELM", {"language_model": "SmolLM2-135M-Instruct"}),
     AgentKind("SHELM, grid-clip", "SHELM", {"clip_encoder": "grid-clip"}, sees="MiniGrid-"),
 )

@@ -82,8 +82,6 @@ class TextSettings(Part):
 
 @dataclass(frozen=True)
 class LanguageMemorySettings(LanguageModelSettings, TextSettings, EncoderSettings):
-    """The settings of the whole HELM family."""
-
     whiten_memory: bool = setting(
         "whether the language model's hidden state is whitened for the heads, so that what is "
         "faint in it counts as much as what is strong",
@@ -366,20 +364,15 @@ class LanguageMemory(nn.Module):
         return hidden
 
     def summary(self, hidden: Tensor) -> Tensor:
-        """Return what the heads get of hidden states.  [..., D] -> [..., D]"""
         return hidden if self.whitening is None else self.whitening(hidden)
 
     @torch.no_grad()
     def tokens(self, percept: AgentInput) -> Tensor:
-        """Return the tokens of a step.  [N, K, D]"""
-        tokens = self.to_language.tokens(self._encoded(percept))
+        tokens = self.to_language.tokens(self._encoded(percept))  # [N, K, D]
         return self.with_text(tokens, percept.observations)
 
     def read_episode(self, episode: AgentInput) -> Followed:
-        """Return the hidden states [S, D] of an episode's steps, as many as are in sight at once.
-
-        The inputs are their tokens, [S, 1, K, D].
-        """
+        """Return the hidden states [S, D] and tokens [S, 1, K, D] of an episode's steps in sight."""
         n_steps = self.language_model.n_past // self.n_tokens
         tokens = self.tokens(episode)[:n_steps, None].requires_grad_()
         hidden = self.language_model.read_episode(tokens.flatten(0, 2))  # [S * K, D]
@@ -441,12 +434,10 @@ FLOOR = 0.01  # of the mean variance, added to that of every direction
 
 
 class RunningWhitening(nn.Module):
-    """Whitens features by the mean and covariance of every row seen so far.
+    """Whitens features by mean and covariance C of all rows so far: (x - mean) (C + e I)^(-1/2).
 
-        z = (x - mean) (C + e I)^(-1/2)        e = 0.01 trace(C) / D
-
-    The root is symmetric, so that z keeps its directions while C is learned. It is computed anew
-    where the number of rows has doubled; before the first time z = x.
+    e is 0.01 trace(C) / D. The root is symmetric, so that directions stay while C is learned; it is
+    computed anew where the number of rows has doubled.
     """
 
     mean: Tensor
@@ -534,9 +525,9 @@ def observed_by_encoder(
 
 
 def attention_by_step(attention: Tensor) -> Tensor:
-    """Return attention between tokens [L, N, H, K, M+K] as attention to steps of K tokens.
+    """Return attention between tokens [L, N, H, K, M+K] as that to steps of K, [N, L, H, S].
 
-    The K tokens of the present step count alike.  [N, L, H, S], oldest step first
+    The K tokens of the present step count alike; the oldest step is the first.
     """
     n_new = attention.shape[3]
     looked_at = attention.mean(3)  # [L, N, H, M+K]
