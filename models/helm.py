@@ -372,7 +372,7 @@ class LanguageMemory(nn.Module):
         return self.with_text(tokens, percept.observations)
 
     def read_episode(self, episode: AgentInput) -> Followed:
-        """Return the hidden states [S, D] and tokens [S, 1, K, D] of an episode's steps in sight."""
+        """Return hidden states [S, D] and tokens [S, 1, K, D] of an episode's steps in sight."""
         n_steps = self.language_model.n_past // self.n_tokens
         tokens = self.tokens(episode)[:n_steps, None].requires_grad_()
         hidden = self.language_model.read_episode(tokens.flatten(0, 2))  # [S * K, D]
