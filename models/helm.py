@@ -167,8 +167,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
         hidden, tokens = self.language.read_episode(episode)
         queries = self.query_encoder(episode.observations)[: len(hidden), None].requires_grad_()
-        features = torch.cat((self.language.summary(hidden), queries[:, 0]), dim=-1)
-        return self.heads.values(features), (*tokens, queries)
+        return self.heads.values(torch.cat((hidden, queries[:, 0]), dim=-1)), (*tokens, queries)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         queries = self.query_encoder.learn(batch.observations)
@@ -372,11 +371,11 @@ class LanguageMemory(nn.Module):
         return self.with_text(tokens, percept.observations)
 
     def read_episode(self, episode: AgentInput) -> Followed:
-        """Return hidden states [S, D] and tokens [S, 1, K, D] of an episode's steps in sight."""
+        """Return summaries [S, D] and tokens [S, 1, K, D] of an episode's steps in sight."""
         n_steps = self.language_model.n_past // self.n_tokens
         tokens = self.tokens(episode)[:n_steps, None].requires_grad_()
         hidden = self.language_model.read_episode(tokens.flatten(0, 2))  # [S * K, D]
-        return hidden[self.n_tokens - 1 :: self.n_tokens], (tokens,)
+        return self.summary(hidden[self.n_tokens - 1 :: self.n_tokens]), (tokens,)
 
     def with_text(self, tokens: Tensor, observations: Observations) -> Tensor:
         """Put the tokens of read texts before those of images.  [N, k, D] -> [N, K, D]"""
@@ -458,11 +457,9 @@ class RunningWhitening(nn.Module):
     def update(self, features: Tensor) -> None:
         rows, before = features.double(), int(self.count)
         total = before + len(rows)
-        difference = rows.mean(0) - self.mean
-        around = rows - rows.mean(0)
-        self.scatter += around.T @ around
-        self.scatter += torch.outer(difference, difference) * before * len(rows) / total
-        self.mean += difference * len(rows) / total
+        around = rows - self.mean
+        self.mean += around.sum(0) / total
+        self.scatter += around.T @ (rows - self.mean)  # about the old mean, and about the new one
         self.count.fill_(total)
         if total.bit_length() > before.bit_length() and total >= self.mean.numel():
             covariance = self.scatter / total

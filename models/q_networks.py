@@ -262,8 +262,7 @@ class FrozenLMTorso(Torso):
     def read_episode(self, episode: AgentInput) -> Followed:
         hidden, tokens = self.language.read_episode(episode)
         embedded = self.embedder.step(episode).detach()[: len(hidden), None].requires_grad_()
-        features = torch.cat((self.language.summary(hidden), embedded[:, 0]), dim=-1)
-        return features, (*tokens, embedded)
+        return torch.cat((hidden, embedded[:, 0]), dim=-1), (*tokens, embedded)
 
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         return self.language.inspect(percept, memory)

@@ -1,3 +1,4 @@
+import gc
 import os
 import sys
 from pathlib import Path
@@ -23,6 +24,9 @@ hypothesis.settings.register_profile(
     "project", max_examples=20, deadline=None, derandomize=True, database=None
 )
 hypothesis.settings.load_profile("project")
+# What an earlier test has left must not be collected in a fork: EnvPool would wait for threads that
+# a fork does not have.
+os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 USERS_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 
 

@@ -1,6 +1,5 @@
 """Several ranks on this machine, forked from the test as torchrun would start them."""
 
-import gc
 import multiprocessing
 import os
 import socket
@@ -25,13 +24,8 @@ def on_ranks(size, function, folder):
         port = free.getsockname()[1]
     fork, given = multiprocessing.get_context("fork"), (size, port, function, folder)
     ranks = [fork.Process(target=_rank, args=(rank, *given)) for rank in range(size)]
-    # What an earlier test has left must not be collected in a rank: EnvPool would wait for threads
-    # that a fork does not have.
-    gc.collect()
-    gc.freeze()
     for process in ranks:
         process.start()
-    gc.unfreeze()
     for process in ranks:
         process.join(SECONDS)
     for process in ranks:
