@@ -20,7 +20,7 @@ from utils.files import write_text
 from utils.given_settings import NAMED_BY_ALL, read_json_object, with_defaults
 from utils.loggers import FILE, RETURN, STEPS, check_size
 from utils.run_folder import SETTINGS, init_checkpoint
-from utils.settings import settings_without_effect, shown
+from utils.settings import all_settings, settings_index, settings_without_effect, shown
 
 AXES = {"steps": STEPS, "seconds": "time/seconds"}
 PRETRAINED = "pretrained"
@@ -236,7 +236,7 @@ def group_runs(
     """Return the runs grouped by environment and by the named settings, sorted.
 
     Of runs of several lengths the longest are compared, unless `keys` tell lengths apart; of runs
-    that are the same, the one that got furthest.
+    that are the same, the one that got furthest. Names leave out what an agent does not read.
 
     Args:
         runs: To be grouped.
@@ -251,10 +251,17 @@ def group_runs(
                 hint = did_you_mean(key, known)
                 raise UserError(f"{option} {key}: no setting of these runs.{hint}")
 
+    declared, index = all_settings().keys(), settings_index()
+
     def names_of(run: RunRecord) -> tuple[str, str]:
         texts = {key: _text(run.settings.get(key)) for key in (*panels, *keys)}
         place = ", ".join(texts.pop(key) for key in dict.fromkeys(panels))
-        parts = [text if key == "model" else f"{key}={text}" for key, text in texts.items()]
+        unread = declared - index.read_by(run.settings)
+        parts = [
+            text if key == "model" else f"{key}={text}"
+            for key, text in texts.items()
+            if key not in unread
+        ]
         return place, ", ".join(parts)
 
     by_name = grouped(runs, names_of)
