@@ -256,12 +256,9 @@ def group_runs(
     def names_of(run: RunRecord) -> tuple[str, str]:
         texts = {key: _text(run.settings.get(key)) for key in (*panels, *keys)}
         place = ", ".join(texts.pop(key) for key in dict.fromkeys(panels))
-        unread = declared - index.read_by(run.settings)
-        parts = [
-            text if key == "model" else f"{key}={text}"
-            for key, text in texts.items()
-            if key not in unread
-        ]
+        for unread in texts.keys() & (declared - index.read_by(run.settings)):
+            del texts[unread]
+        parts = [text if key == "model" else f"{key}={text}" for key, text in texts.items()]
         return place, ", ".join(parts)
 
     by_name = grouped(runs, names_of)
