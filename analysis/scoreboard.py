@@ -37,8 +37,8 @@ NOTE = (
     "Normalised score: 0 is chance, 1 the best there is, of each task as told below; in brackets "
     "the 95 % bootstrap interval over seeds, behind × their number. A run's score is the mean of "
     "its last five greedy evaluations, or of its last 100 training episodes where it was not "
-    "evaluated. Steps/s are environment steps over the seconds of the run on whatever machine it "
-    "had, least to most over tasks; so are the parameters that the optimiser moves."
+    "evaluated. Minutes are the quickest and the slowest agent's, on whatever machine their runs "
+    "had; parameters are those that the optimiser moves, least to most over tasks."
 )
 NOTE_OF_TWINS = (
     "A twin shows at every step what is to be remembered (observability=full). Gap: twin minus "
@@ -390,29 +390,32 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
 
 def scores_table(cells: Sequence[Cell]) -> run_data.Table:
     """Return the tasks that were trained to the end, by agents that were, each above its twin."""
-    heading = ("task, steps", *(agent.name for agent in AGENTS), "published")
+    heading = ("task, steps", *(agent.name for agent in AGENTS), "minutes a run", "published")
     rows: list[Sequence[object]] = [heading]
     board = [row for row in _rows(cells) if row.n_steps >= row.task.least]
     for task, n_steps, own in board:
-        rows.append((f"{task.name}, {n_steps:,}", *map(_score_text, own), _published_text(task)))
+        minutes = _range([n_steps / speed / 60 for speed in _known(cell.speed for cell in own)])
+        scores = map(_score_text, own)
+        rows.append((f"{task.name}, {n_steps:,}", *scores, minutes, _published_text(task)))
         on_twin = [cell for cell in cells if cell.task is TWINS[task]]
         if on_twin:
             gaps = itertools.starmap(_difference, zip(on_twin, own, strict=True))
             biases = (_difference(cell, on_twin[0]) for cell in on_twin[1:])
             steps = next(run.n_steps for cell in on_twin for run in cell.runs)
             name = f"{on_twin[0].task.name}, {steps:,}"
-            rows.append((name, *map(_score_text, on_twin), ""))
-            rows += [(f"{task.name}, gap", *gaps, ""), (f"{task.name}, bias", "", *biases, "")]
-    speeds, trained = [], []
+            rows.append((name, *map(_score_text, on_twin), "", ""))
+            rows.append((f"{task.name}, gap", *gaps, "", ""))
+            rows.append((f"{task.name}, bias", "", *biases, "", ""))
+    trained = []
     for agent in AGENTS:
         own = [cell for cell in cells if cell.agent is agent and cell.task in TASKS]
-        speeds.append(_range(_known(cell.speed for cell in own)))
         results = [result for cell in own for result in cell.results]
         trained.append(_range(_known(result.n_trained for result in results)))
-    rows += [("steps/s", *speeds, ""), ("parameters trained", *trained, "")]
+    rows.append(("parameters trained", *trained, "", ""))
     tasks = {task for row in board for task in (row.task, TWINS[row.task])}
     shown = {cell.agent.name for cell in cells if cell.runs and cell.task in tasks}
-    columns = [True, *(agent.name in shown for agent in AGENTS), any(row[-1] for row in rows[1:])]
+    told = (any(row[column] for row in rows[1:]) for column in (-2, -1))
+    columns = [True, *(agent.name in shown for agent in AGENTS), *told]
     return [tuple(itertools.compress(row, columns)) for row in rows]
 
 
