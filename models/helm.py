@@ -4,7 +4,8 @@
     HELMv2  images reach the language model by way of CLIP (Paischer et al., OpenReview KmxQ3v7nMmd)
     SHELM   a memory one can read: each image becomes words (Paischer et al. 2023, arXiv:2306.09312)
 
-Trained: the query encoder and the two heads. Frozen: the map to tokens, the language model.
+Trained: the query encoder and the two heads, and `ReadOut`, which is ours. Frozen: the map to tokens,
+the language model.
 
 1. Observations become tokens: by a Hopfield retrieval among the language model's embeddings (HELM),
    by CLIP's features, shifted and scaled like those embeddings (HELMv2), or by the K words with
@@ -32,7 +33,8 @@ from models.clip import ClipSettings, check_encoder, configured_encoder
 from models.encoders import EncoderSettings, build_encoder, configured_reader
 from models.heads import build_heads
 from models.language import LanguageModel
-from models.language.kv_cache import EpisodeMemory
+from models.language.kv_cache import KVCache
+from models.language.layers import Linear
 from models.language.load import LanguageModelSettings, describe_language_model, load_language_model
 from models.observation_to_language import (
     ClipProjection,
@@ -87,6 +89,13 @@ class LanguageMemorySettings(LanguageModelSettings, TextSettings, EncoderSetting
         "faint in it counts as much as what is strong",
         default=False,
     )
+    readout_steps: int = setting(
+        "steps, the present one among them, whose keys and values in the language model's first "
+        "layer a trained query reads, beside the hidden state; 0: none, as published",
+        low=0,
+        high=16_384,
+        default=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,8 @@ class LanguageMemoryAgent(ActorCriticAgent):
         language = self.language_class(config, self.reader)  # it draws before the encoder
         beside = observed_by_encoder(config, self.reader)
         self.query_encoder = build_encoder(beside, config, language.width)
-        n_features = language.width + self.query_encoder.n_features
+        self.readout = configured_readout(language)
+        n_features = self.readout.width + self.query_encoder.n_features
         self.heads = build_heads(n_features, action_space, config)
         self.language = language
 
@@ -143,7 +153,9 @@ class LanguageMemoryAgent(ActorCriticAgent):
         to_language = cls.to_language(config, reader, language_model)
         whitening = RunningWhitening(language_model.width) if config.whiten_memory else None
         cache_mb = config.observation_cache_mb
-        return LanguageMemory(to_language, language_model, cache_mb, *text, whitening=whitening)
+        return LanguageMemory(
+            to_language, language_model, cache_mb, *text, whitening, config.readout_steps
+        )
 
     @staticmethod
     def to_language(
@@ -159,19 +171,21 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        hidden = self.language.summary(self.language.step(percept, memory, advance))
+        context = self.language.summary(self.language.step(percept, memory, advance))
+        hidden = self.readout(context)
         features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
-        step = self.heads.step(features, hidden, deterministic, percept.observations.action_masks)
+        step = self.heads.step(features, context, deterministic, percept.observations.action_masks)
         return step._replace(remembered=hidden)
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
-        hidden, tokens = self.language.read_episode(episode)
+        states, tokens = self.language.read_episode(episode)
+        hidden = self.readout.unroll(states[:, None])[:, 0]
         queries = self.query_encoder(episode.observations)[: len(hidden), None].requires_grad_()
         return self.heads.values(torch.cat((hidden, queries[:, 0]), dim=-1)), (*tokens, queries)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         queries = self.query_encoder.learn(batch.observations)
-        features = torch.cat((batch.context, queries), dim=-1)
+        features = torch.cat((self.readout(batch.context), queries), dim=-1)
         return self.heads.evaluate(features, batch.actions, batch.action_masks)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
@@ -187,6 +201,11 @@ class LanguageMemoryAgent(ActorCriticAgent):
             raise UserError(
                 f"n_layer: {config.n_layer} is more than the {facts.n_layer} layers of "
                 f"{config.language_model}. Choose 1 to {facts.n_layer}, or null for all"
+            )
+        if config.readout_steps and facts.model_type == "mamba":
+            raise UserError(
+                f"readout_steps: {config.language_model} keeps a state, and no keys and values to "
+                "read. Choose readout_steps=0"
             )
 
 
@@ -311,20 +330,27 @@ class LanguageMemory(nn.Module):
         text: "SentenceTokens | None" = None,
         n_texts: int = 0,
         whitening: "RunningWhitening | None" = None,
+        readout_steps: int = 0,
     ) -> None:
         super().__init__()
         self.whitening = whitening
         self.text, self.n_tokens = text, to_language.n_tokens
         if text is not None:
             self.n_tokens += n_texts * text.n_tokens
-            positions = getattr(language_model, "n_positions", None) or self.n_tokens
-            most = min(language_model.mem_len, positions)
-            if self.n_tokens > most:
-                raise UserError(
-                    f"text_tokens: with the texts a step has {self.n_tokens} tokens, and {most} "
-                    f"can be seen (mem_len, or the positions of {language_model.name}). "
-                    "Choose fewer"
-                )
+        positions = getattr(language_model, "n_positions", None) or language_model.mem_len
+        most = min(language_model.mem_len, positions)
+        seen = f"{most} can be seen (mem_len, or the positions of {language_model.name})"
+        if text is not None and self.n_tokens > most:
+            raise UserError(
+                f"text_tokens: with the texts a step has {self.n_tokens} tokens, and {seen}. "
+                "Choose fewer"
+            )
+        self.n_read = readout_steps * self.n_tokens  # tokens
+        if self.n_read > most:
+            raise UserError(
+                f"readout_steps: {readout_steps} steps have {self.n_read} tokens, and {seen}. "
+                f"Choose 0 to {most // self.n_tokens}"
+            )
         self.to_language = to_language.requires_grad_(False)
         self._language_model = Frozen(language_model)
         self.width = language_model.width
@@ -347,7 +373,7 @@ class LanguageMemory(nn.Module):
 
     @torch.no_grad()
     def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
-        """Read the observations and return the hidden state.  [N, D]
+        """Read the observations; return the hidden state and what a `ReadOut` reads.  [N, D + ...]
 
         While its owner trains, running statistics of the observations are updated. Without
         `advance` the memory and they stay as they are.
@@ -356,14 +382,24 @@ class LanguageMemory(nn.Module):
         if self.training and advance:
             self.to_language.observe(encoded)
         tokens = self.with_text(self.to_language.tokens(encoded), percept.observations)
-        kept = cast(EpisodeMemory, memory)
+        kept = cast(KVCache, memory)  # or a state, without a read-out
         hidden = self.language_model.step(tokens, kept, percept.is_first, advance=advance)
         if self.training and advance and self.whitening is not None:
             self.whitening.update(hidden)
-        return hidden
+        if not self.n_read:
+            return hidden
+        ages, end = kept.ages, kept.position
+        if not advance:
+            ages = kept.current_ages(percept.is_first) + self.n_tokens
+            end += self.n_tokens
+        return torch.cat((hidden, kept.latest(self.n_read, ages, end).flatten(1)), dim=-1)
 
-    def summary(self, hidden: Tensor) -> Tensor:
-        return hidden if self.whitening is None else self.whitening(hidden)
+    def summary(self, states: Tensor) -> Tensor:
+        """Whiten the hidden state, the first D numbers of states [..., D + ...], if it shall be."""
+        if self.whitening is None:
+            return states
+        hidden = self.whitening(states[..., : self.width])
+        return torch.cat((hidden, states[..., self.width :]), dim=-1)
 
     @torch.no_grad()
     def tokens(self, percept: AgentInput) -> Tensor:
@@ -371,11 +407,15 @@ class LanguageMemory(nn.Module):
         return self.with_text(tokens, percept.observations)
 
     def read_episode(self, episode: AgentInput) -> Followed:
-        """Return summaries [S, D] and tokens [S, 1, K, D] of an episode's steps in sight."""
+        """Return summaries and tokens [S, 1, K, D] of an episode's steps in sight.
+
+        The keys and values of all K tokens lie behind the hidden state.  [S, D + K*2*H*d]
+        """
         n_steps = self.language_model.n_past // self.n_tokens
         tokens = self.tokens(episode)[:n_steps, None].requires_grad_()
-        hidden = self.language_model.read_episode(tokens.flatten(0, 2))  # [S * K, D]
-        return self.summary(hidden[self.n_tokens - 1 :: self.n_tokens]), (tokens,)
+        read = self.language_model.read_episode(tokens.flatten(0, 2))  # [S * K, D + 2*H*d]
+        hidden, pairs = read.unflatten(0, (-1, self.n_tokens)).tensor_split((self.width,), dim=-1)
+        return self.summary(torch.cat((hidden[:, -1], pairs.flatten(1)), dim=-1)), (tokens,)
 
     def with_text(self, tokens: Tensor, observations: Observations) -> Tensor:
         """Put the tokens of read texts before those of images.  [N, k, D] -> [N, K, D]"""
@@ -427,6 +467,78 @@ class LanguageMemory(nn.Module):
 
     def _encoded(self, percept: AgentInput) -> Tensor:
         return self.cache(self.to_language.seen(percept.observations))
+
+
+class NoReadOut(nn.Module):
+    """The hidden state alone, as published."""
+
+    def __init__(self, language: LanguageMemory) -> None:
+        super().__init__()
+        self.width = self.n_hidden = language.width
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states[..., : self.n_hidden]
+
+    def unroll(self, states: Tensor) -> Tensor:
+        return self(states)
+
+    def stored(self, states: Tensor) -> Tensor:
+        """Return the part of states [B, ...] that replay keeps for `unroll`."""
+        return states
+
+
+class ReadOut(NoReadOut):
+    """Attention of a trained query to the keys and values of the frozen first layer.
+
+        q_t = W (h_t, k_t, v_t) + b      r_t = sum over i of softmax_i(q_t . k_i / sqrt(d)) v_i
+
+    of each head, i being the last n tokens of the episode, t among them; h is the language model's
+    hidden state. Trained are W and b alone.
+    """
+
+    def __init__(self, language: LanguageMemory) -> None:
+        super().__init__(language)
+        self.n_read, self.n_tokens = language.n_read, language.n_tokens
+        self.n_head, width = language.language_model.heads
+        self.n_keys = self.n_head * width
+        self.width = self.n_hidden + self.n_keys
+        self.query = Linear(self.n_hidden + 2 * self.n_keys, self.n_keys)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Map hidden states, each with its last n keys and values, to (h, r).  [B, ...]"""
+        hidden, pairs = self._split(states)  # [B, D] and [B, n, 2*H*d]
+        had = pairs.any(-1)[:, None]  # no token is zeros alone
+        asked = torch.cat((hidden, pairs[:, -1]), dim=-1)[:, None]
+        return torch.cat((hidden, self._attend(asked, pairs, had)[:, 0]), dim=-1)
+
+    def unroll(self, states: Tensor) -> Tensor:
+        """The same of whole episodes [T, B, ...], each state with its K keys and values alone."""
+        hidden, pairs = self._split(states.transpose(0, 1))  # [B, T, D] and [B, T, K, 2*H*d]
+        asked = torch.cat((hidden, pairs[:, :, -1]), dim=-1)
+        tokens = torch.arange(pairs.shape[1] * self.n_tokens, device=states.device)
+        last = tokens[self.n_tokens - 1 :: self.n_tokens, None]
+        visible = (tokens <= last) & (tokens > last - self.n_read)  # [T, T*K]
+        found = self._attend(asked, pairs.flatten(1, 2), visible)
+        return torch.cat((hidden, found), dim=-1).transpose(0, 1)
+
+    def stored(self, states: Tensor) -> Tensor:
+        own = states[:, -2 * self.n_tokens * self.n_keys :]
+        return torch.cat((states[:, : self.n_hidden], own), dim=-1)
+
+    def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, pairs = states.tensor_split((self.n_hidden,), dim=-1)
+        return hidden, pairs.unflatten(-1, (-1, 2 * self.n_keys))
+
+    def _attend(self, asked: Tensor, pairs: Tensor, visible: Tensor) -> Tensor:
+        """Return r [B, Q, H*d] for inputs of queries [B, Q, ...] and pairs [B, S, 2*H*d]."""
+        heads = (self.query(asked), *pairs.chunk(2, dim=-1))
+        by_head = (each.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for each in heads)
+        found = F.scaled_dot_product_attention(*by_head, attn_mask=visible[..., None, :, :])
+        return found.transpose(1, 2).flatten(2)
+
+
+def configured_readout(language: LanguageMemory) -> NoReadOut:
+    return ReadOut(language) if language.n_read else NoReadOut(language)
 
 
 FLOOR = 0.01  # of the mean variance, added to that of every direction

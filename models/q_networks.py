@@ -33,7 +33,7 @@ from models.agent import (
 from models.caching import encoded_once, to_float01
 from models.encoders import SmallImpalaCNN, configured_reader, mlp
 from models.heads import SquashedGaussian, checked_actions
-from models.helm import LanguageMemory, observed_by_encoder
+from models.helm import LanguageMemory, configured_readout, observed_by_encoder
 from models.language.layers import Linear
 from models.memories import TrainedMemory
 from models.observations import (
@@ -241,26 +241,28 @@ class FrozenLMTorso(Torso):
 
     def __init__(self, embedder: InputEmbedder, language: LanguageMemory) -> None:
         super().__init__(embedder)
-        self.language = language
-        self.width = language.width + embedder.width
+        self.language, self.readout = language, configured_readout(language)
+        self.width = self.readout.width + embedder.width
 
     def initial_memory(self, n_envs: int) -> Memory:
         return self.language.initial(n_envs)
 
     def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Stepped:
-        hidden = self.language.step(percept, memory, advance)
-        summary = self.language.summary(hidden)
-        return torch.cat((summary, self.embedder.step(percept)), dim=-1), hidden
+        states = self.language.step(percept, memory, advance)
+        summary = self.readout(self.language.summary(states))
+        stored = self.readout.stored(states)
+        return torch.cat((summary, self.embedder.step(percept)), dim=-1), stored
 
     def remembered(self, features: Tensor) -> Tensor:
-        return features[:, : self.language.width]
+        return features[:, : self.readout.width]
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
-        summary = self.language.summary(sequences.context)
+        summary = self.readout.unroll(self.language.summary(sequences.context))
         return torch.cat((summary, self.embedded(sequences)), dim=-1)
 
     def read_episode(self, episode: AgentInput) -> Followed:
-        hidden, tokens = self.language.read_episode(episode)
+        states, tokens = self.language.read_episode(episode)
+        hidden = self.readout.unroll(states[:, None])[:, 0]
         embedded = self.embedder.step(episode).detach()[: len(hidden), None].requires_grad_()
         return torch.cat((hidden, embedded[:, 0]), dim=-1), (*tokens, embedded)
 

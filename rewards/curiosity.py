@@ -516,7 +516,8 @@ class FeatureReader:
     def __call__(self, observations: ObservationBatch, context: Tensor) -> Kinds:
         """Return the features of B observations with their `Step.context` [B, ...]."""
         if self.config.curiosity_features == "memory":
-            return {"memory": context}  # frozen, so that it never becomes stale
+            # The hidden state: frozen, so that it never becomes stale.
+            return {"memory": context[:, : self.agent.language.width]}
         is_agents = self.config.curiosity_features == "agent"
         kinds = self.agent.curiosity_features(observations) if is_agents else None
         if kinds is None:  # some agents have no encoder of their own

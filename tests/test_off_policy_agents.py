@@ -93,10 +93,11 @@ def features_while_acting(collector, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT", "HELM"])
+@pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT", "HELM", "HELM, read out"])
 @pytest.mark.parametrize("shown", ["vectors", "images"])
 def test_what_replay_unrolls_is_what_acting_saw(model, shown, monkeypatch):
-    collector = collecting(model, shown=shown)
+    model, read_out = model.split(",")[0], {"readout_steps": 3} if "," in model else {}
+    collector = collecting(model, shown=shown, **read_out)
     learner, n_stored = collector.learner, 0
     seen = features_while_acting(collector, monkeypatch)
     running = [[] for _ in range(N_ENVS)]

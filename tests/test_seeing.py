@@ -127,10 +127,15 @@ def test_the_saliency_of_a_linear_recurrence_is_its_decay_to_the_power_of_the_st
     np.testing.assert_allclose(saliency(agent, steps), expected, rtol=1e-5)
 
 
+READ_OUT = "HELM, read out"
+
+
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
-@pytest.mark.parametrize("model", [name for name in BY_PPO if name not in READ_IMAGES])
+@pytest.mark.parametrize("model", [READ_OUT, *(name for name in BY_PPO if name not in READ_IMAGES)])
 def test_the_value_depends_on_earlier_observations_where_there_is_a_memory(algorithm, model):
     settings = GPT if model == "GPT" else {"model": model, **tiny_settings(model)}
+    if model == READ_OUT:
+        settings = tiny_settings("HELM") | {"model": "HELM", "readout_steps": 3}
     separate = {"shared_encoder": False} if algorithm == "SAC" else {"last_reward_input": True}
     agent = build(algorithm=algorithm, **settings, **separate)
     steps, values = recorded(agent)
@@ -159,7 +164,7 @@ def test_gradients_through_a_frozen_memory_are_those_of_its_steps(decoders, name
         return hidden[0]
 
     followed = tokens.clone().requires_grad_()
-    read = model.read_episode(followed)[-1]
+    read = model.read_episode(followed)[-1, : model.width]
     torch.testing.assert_close(read.detach(), last(0), rtol=1e-4, atol=1e-4)
     weights = torch.randn(model.width, generator=generator)
     (gradient,) = torch.autograd.grad(read @ weights, followed)

@@ -152,6 +152,7 @@ REFUSED = [
     ("SHELM", {}, WORDS, "SHELM reads images"),
     ("HELM", BY_MEMORY, MAZE, "text_reader: memory has the language model read texts"),
     ("HELM", BY_MEMORY | {"text_tokens": 9}, WORDS, "has 9 tokens, and 8 can be seen"),
+    ("HELM", BY_MEMORY | {"readout_steps": 9}, WORDS, "9 steps have 9 tokens, and 8 can be seen"),
 ]
 
 

@@ -158,14 +158,16 @@ class LanguageModel(nn.Module):
     def read_episode(self, tokens: Tensor) -> Tensor:
         """Return the last layer's output at each of an episode's first n <= `n_past` tokens.
 
-        Of tokens [n, D] at once, with gradients.  [n, D]
+        Of tokens [n, D] at once, with gradients; where there are any, the first layer's keys and
+        values lie behind it.  [n, D + 2*H*d]
         """
         (n_head, width), n_tokens = self.heads, len(tokens)
         unread, new = tokens.new_empty(n_head, n_tokens, width), slice(n_tokens)
         windows = [CacheView([unread], [unread], None, new, None) for _ in range(self.n_layer)]
         ages = torch.zeros(1, dtype=torch.int64, device=tokens.device)
         *_, hidden = self._states(tokens[None], ages, windows)
-        return hidden[0]
+        pairs = torch.cat((*windows[0].keys, *windows[0].values))  # [2*H, n, d]
+        return torch.cat((hidden[0], pairs.transpose(0, 1).flatten(1)), dim=-1)
 
     def _hidden(self, tokens: Tensor, memory: Any, ages: Tensor) -> Tensor:
         """Return the hidden state [N, D] of tokens and write them into the memory's next slots."""

@@ -211,6 +211,21 @@ class KVCache(EpisodeMemory):
         super().advance(n_new, ages)
         self.position = (self.position + n_new) % self.n_slots
 
+    def latest(self, n_tokens: int, ages: Tensor, end: int) -> Tensor:
+        """Return the first layer's keys and values of each episode's last tokens, oldest first.
+
+        `ages` [N] count its tokens before the slot `end`; zeros stand for those it has not had.
+        [N, n, 2*H*d]
+        """
+        back = torch.arange(n_tokens, 0, -1, device=ages.device)
+        slots = (end - back) % self.n_slots
+        kept = [
+            layers[0].index_select(1, slots).unflatten(0, (-1, len(ages)))
+            for layers in (self.keys, self.values)
+        ]
+        pairs = torch.cat(kept).permute(1, 2, 0, 3).flatten(2)
+        return pairs.masked_fill_((back > ages[:, None])[..., None], 0)
+
     def make_room(self, n_new: int) -> None:
         n_needed = self.n_past + n_new
         if n_needed > self.keys.shape[2]:
