@@ -4,8 +4,8 @@
     HELMv2  images reach the language model by way of CLIP (Paischer et al., OpenReview KmxQ3v7nMmd)
     SHELM   a memory one can read: each image becomes words (Paischer et al. 2023, arXiv:2306.09312)
 
-Trained: the query encoder and the two heads, and `ReadOut`, which is ours. Frozen: the map to tokens,
-the language model.
+Trained: the query encoder, the two heads, and `ReadOut` (ours). Frozen: the map to tokens, the
+language model.
 
 1. Observations become tokens: by a Hopfield retrieval among the language model's embeddings (HELM),
    by CLIP's features, shifted and scaled like those embeddings (HELMv2), or by the K words with
