@@ -243,7 +243,6 @@ class PlainTransformerXL:
         return torch.einsum("nhij,njhd->nihd", weights, values).flatten(2)
 
     def _sinusoids(self, n_distances: int) -> Tensor:
-        """Return sin and cos of the distances 0..n-1.  [n, D]"""
         width = self.config["d_model"]
         distances = torch.arange(float(n_distances)).clamp(max=self.config["clamp_len"])
         angles = distances[:, None] / 10000 ** (torch.arange(0.0, width, 2) / width)

@@ -110,7 +110,6 @@ def random_maze(side: int, generator: np.random.Generator) -> np.ndarray:
 def _wall(
     post: int, posts: list[int], half: int, generator: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """Mark the posts of one wall in `posts`; return the pairs of posts it connects."""
     pairs: list[tuple[int, int]] = []
     ways, tries = neighbours(half + 1), int(COMPLEXITY * 5 * 2 * (2 * half + 1))
     if all(posts[other] for other in ways[post]):

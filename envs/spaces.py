@@ -452,7 +452,6 @@ def _seen(space: spaces.Space, path: tuple[str, ...]) -> Conversion:
 
 
 def _dictionary(space: spaces.Dict | spaces.Tuple, path: tuple[str, ...]) -> Conversion:
-    """Return how parts are seen: under their keys, or their numbers, as texts."""
     parts = list(space.items()) if isinstance(space, spaces.Dict) else list(enumerate(space))
     made = [(key, str(key), _seen(part, (*path, str(key)))) for key, part in parts]
     converted = spaces.Dict({name: part.space for _, name, part in made})
@@ -489,7 +488,6 @@ def _box(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
 
 
 def _image(space: spaces.Box, sides: tuple[int, ...], is_last: bool) -> Conversion:
-    """Return how an image, or a stack of images, is seen: as bytes, with channels first."""
     n_axes, is_bytes = len(space.shape), space.dtype == np.uint8
     if is_bytes and n_axes == 3 and not is_last:
         return Conversion(space)

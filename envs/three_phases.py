@@ -209,7 +209,6 @@ class ThreePhases(NumpyVectorEnv):
         return tuple(COLOURS[kinds.reshape(self.num_envs, -1, WIDTH)[:, inside, inside]])
 
     def _board_begins(self, rows: np.ndarray) -> np.ndarray:
-        """Return where in all boards the present one of each environment begins.  [R]"""
         return (self._offsets[rows] + self._phases[rows]) * N_CELLS
 
     def _grow_apples(self, entered: np.ndarray) -> None:

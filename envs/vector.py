@@ -292,7 +292,6 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         return list(itertools.islice(self._actions, max(n_old, 0), None))
 
     def _check(self, actions: np.ndarray, lengths: np.ndarray) -> None:
-        """Raise ValueError unless these can be actions of as many episodes as there are here."""
         space = self.single_action_space
         if actions.shape[1:2] != (self.num_envs,) or lengths.shape != (self.num_envs,):
             n_saved = len(lengths)

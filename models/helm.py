@@ -395,7 +395,6 @@ class LanguageMemory(nn.Module):
         return torch.cat((hidden, kept.latest(self.n_read, ages, end).flatten(1)), dim=-1)
 
     def summary(self, states: Tensor) -> Tensor:
-        """Whiten the hidden state, the first D numbers of states [..., D + ...], if it shall be."""
         if self.whitening is None:
             return states
         hidden = self.whitening(states[..., : self.width])
@@ -407,10 +406,7 @@ class LanguageMemory(nn.Module):
         return self.with_text(tokens, percept.observations)
 
     def read_episode(self, episode: AgentInput) -> Followed:
-        """Return summaries and tokens [S, 1, K, D] of an episode's steps in sight.
-
-        The keys and values of all K tokens lie behind the hidden state.  [S, D + K*2*H*d]
-        """
+        """Return summaries [S, ...] and tokens [S, 1, K, D] of an episode's steps in sight."""
         n_steps = self.language_model.n_past // self.n_tokens
         tokens = self.tokens(episode)[:n_steps, None].requires_grad_()
         read = self.language_model.read_episode(tokens.flatten(0, 2))  # [S * K, D + 2*H*d]
@@ -530,10 +526,12 @@ class ReadOut(NoReadOut):
         return hidden, pairs.unflatten(-1, (-1, 2 * self.n_keys))
 
     def _attend(self, asked: Tensor, pairs: Tensor, visible: Tensor) -> Tensor:
-        """Return r [B, Q, H*d] for inputs of queries [B, Q, ...] and pairs [B, S, 2*H*d]."""
-        heads = (self.query(asked), *pairs.chunk(2, dim=-1))
-        by_head = (each.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for each in heads)
-        found = F.scaled_dot_product_attention(*by_head, attn_mask=visible[..., None, :, :])
+        queries, keys, values = (
+            each.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+            for each in (self.query(asked), *pairs.chunk(2, dim=-1))
+        )
+        visible = visible[..., None, :, :]
+        found = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
         return found.transpose(1, 2).flatten(2)
 
 

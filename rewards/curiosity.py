@@ -510,7 +510,7 @@ class Perceptron(nn.Module):
 
 
 class FeatureReader:
-    def __init__(self, config: Any, agent: Agent) -> None:
+    def __init__(self, config: Any, agent: Any) -> None:
         self.config, self.agent = config, agent
 
     def __call__(self, observations: ObservationBatch, context: Tensor) -> Kinds:

@@ -262,7 +262,6 @@ def _listed(text: str) -> list[str]:
 
 
 def _check_distinct(runs: Iterable[Run]) -> None:
-    """Raise UserError where two runs are the same, or would be written into one folder."""
     problems: list[str] = []
     by_folder: dict[Path, Run] = {}
     by_settings: dict[Config, Run] = {}

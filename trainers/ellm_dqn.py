@@ -297,5 +297,4 @@ class EllmDQN(Learner):
 
 
 def _n_passed(before: int, now: int, every: int) -> int:
-    """Return the number of multiples of `every` in before < n <= now."""
     return now // every - before // every

@@ -231,7 +231,6 @@ def _joined(parts: list[Facts]) -> Facts:
 
 
 def _compared(there: Facts, read: Facts, moments: np.ndarray) -> Accuracy:
-    """Compare M pictures, taken by day (0), in the dark (1) or asleep (2)."""
     right = _right(there, read)
     groups = {"all": moments >= 0}
     groups |= {name: moments == number for number, name in enumerate(("day", "dark", "asleep"))}
@@ -254,7 +253,6 @@ def _of_name(number: int, there: Facts, read: Facts) -> tuple[float, float, floa
 
 
 def _right(there: Facts, read: Facts) -> dict[str, np.ndarray]:
-    """Return by subject in which pictures it was read rightly.  [M] each"""
     one, other = said(there), said(read)
     right = {part: one[part] == other[part] for part in PARTS if part in one}
     right["faced"] = _faced(there) == _faced(read)

@@ -231,7 +231,6 @@ class HousekeepVectorEnv(SingleEnvs):
 
 
 def _columns(told: np.ndarray, names: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Return parts of `Told` of N environments, by their names in info.  [N] each"""
     return {
         name: object_array([getattr(each, own) for each in told]) for name, own in names.items()
     }

@@ -331,7 +331,6 @@ class HouseholdWords:
         return f"you are at {house.places[at]}. {sights_sentence(sights)}{target}"
 
     def _known(self, rooms: int) -> str:
-        """Return the sentence on the receptacles in rooms, given a bit for each room."""
         names = zip(self._house.places, self._house.room_of.tolist(), strict=True)
         known = [place for place, room in names if rooms >> room & 1]
         return known_sentence(known) if known else ""
@@ -459,7 +458,6 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         return tuple(drawn_plan(self.households, row) for row in range(self.num_envs))
 
     def _look(self) -> dict[str, np.ndarray]:
-        """Return the images [N, 3, 8, 8] and all that is told [N], found out once a step."""
         if self._now is None:
             near, is_seen = self.households.in_view()
             images = self._images(near, is_seen)

@@ -158,8 +158,7 @@ class LanguageModel(nn.Module):
     def read_episode(self, tokens: Tensor) -> Tensor:
         """Return the last layer's output at each of an episode's first n <= `n_past` tokens.
 
-        Of tokens [n, D] at once, with gradients; where there are any, the first layer's keys and
-        values lie behind it.  [n, D + 2*H*d]
+        Of tokens [n, D], with gradients; behind it the first layer's keys and values, if any.
         """
         (n_head, width), n_tokens = self.heads, len(tokens)
         unread, new = tokens.new_empty(n_head, n_tokens, width), slice(n_tokens)

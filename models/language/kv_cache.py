@@ -212,10 +212,9 @@ class KVCache(EpisodeMemory):
         self.position = (self.position + n_new) % self.n_slots
 
     def latest(self, n_tokens: int, ages: Tensor, end: int) -> Tensor:
-        """Return the first layer's keys and values of each episode's last tokens, oldest first.
+        """Return the first layer's keys and values of the last tokens before `end`.  [N, n, 2*H*d]
 
-        `ages` [N] count its tokens before the slot `end`; zeros stand for those it has not had.
-        [N, n, 2*H*d]
+        Oldest first; zeros where an episode has had fewer, which `ages` [N] tell.
         """
         back = torch.arange(n_tokens, 0, -1, device=ages.device)
         slots = (end - back) % self.n_slots

@@ -363,6 +363,5 @@ def _windows(past: KVCache, ages: Tensor) -> Sequence[CacheView]:
 
 
 def _whole_ring(past: KVCache, ages: Tensor) -> Sequence[CacheView]:
-    """Return every layer's view of all slots; a mask hides the invisible ones."""
     rings = past.keys[:, :, : past.n_slots], past.values[:, :, : past.n_slots]
     return ring_windows(rings, past.position, ages, 1, past.n_past)

@@ -144,7 +144,6 @@ class AnswerCache:
 
     @contextmanager
     def _explained(self, kind: type[Exception] = RunError) -> Iterator[None]:
-        """Raise SQLite's errors as one line: by default one that ends a run."""
         try:
             with self._lock:
                 yield
