@@ -96,12 +96,14 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO HELM": PPO | HELM | {"adv_norm": "true", "lr_decay": "linear"},
     "PPO HELM of Mamba": PPO | HELM | {"language_model": "mamba"},
     "PPO HELM, NovelD": PPO | HELM | CURIOUS | {"curiosity": "NovelD"},
-    "PPO HELM reads": PPO
+    "PPO HELM reads, and reads out": PPO
     | HELM
     | MISSIONS
     | READS
-    | {"text_reader": "both", "text_tokens": 2, "mem_len": 8},
-    "PPO HELM of a decoder": PPO | HELM | {"language_model": "decoder", "mem_len": 8},
+    | {"text_reader": "both", "text_tokens": 2, "mem_len": 8, "readout_steps": 2},
+    "PPO HELM of a decoder, read out": PPO
+    | HELM
+    | {"language_model": "decoder", "mem_len": 8, "readout_steps": 5},
     "PPO HELMv2": PPO | HELMV2,
     "PPO SHELM": PPO | SHELM,
     "PPO SHELM reads": PPO | SHELM | MISSIONS | {"text_reader": "memory", "mem_len": 8},
@@ -117,6 +119,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "DQN GRU": DQN | GRU,
     "DQN LRU of windows": DQN | LRU | {"context_length": 5},
     "DQN HELM, RND": DQN | HELM | CURIOUS | {"curiosity": "RND", "curiosity_features": "memory"},
+    "DQN HELM, read out": DQN | HELM | {"readout_steps": 5, "whiten_memory": "true"},
     "DQN HELMv2": DQN | HELMV2 | MAZE,
     "DQN SHELM": DQN | SHELM | MAZE,
     "DQN CNN reads, NovelD": DQN | CNN | MISSIONS | READS | CURIOUS | {"curiosity": "NovelD"},
@@ -128,7 +131,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "SAC GPT": SAC | GPT | {"freeze_critic": "false"},
     "SAC HELM, a house": SAC | HELM | HOUSE | READS | {"text_reader": "memory", "mem_len": 8},
     "SAC HELMv2": SAC | HELMV2 | MAZE,
-    "SAC SHELM reads": SAC | SHELM | MISSIONS | {"text_reader": "memory", "mem_len": 8},
+    "SAC SHELM reads, and reads out": SAC
+    | SHELM
+    | MISSIONS
+    | {"text_reader": "memory", "mem_len": 8, "readout_steps": 2},
     "SAC LSTM, continuous": SAC | LSTM | STEERED | {"learn_temperature": "true"},
     "SAC GPT, continuous, of two encoders": SAC
     | GPT
