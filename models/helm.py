@@ -503,7 +503,7 @@ class ReadOut(NoReadOut):
     def forward(self, states: Tensor) -> Tensor:
         """Map hidden states, each with its last n keys and values, to (h, r).  [B, ...]"""
         hidden, pairs = self._split(states)  # [B, D] and [B, n, 2*H*d]
-        had = pairs.any(-1)[:, None]  # no token is zeros alone
+        had = pairs[..., : self.n_keys // self.n_head].any(-1)[:, None]  # no key is zeros alone
         asked = torch.cat((hidden, pairs[:, -1]), dim=-1)[:, None]
         return torch.cat((hidden, self._attend(asked, pairs, had)[:, 0]), dim=-1)
 
