@@ -236,13 +236,14 @@ TASKS = (
 )
 TWINS = {task: task.twin for task in TASKS}
 
-MINILM = "all-MiniLM-L6-v2"
+MINILM = {"language_model": "all-MiniLM-L6-v2"}
 AGENTS = (
     AgentKind("none", "CNN"),
     *(AgentKind(name, name) for name in ("LSTM", "GRU", "MinGRU", "LRU", "FFM", "mLSTM")),
     *(AgentKind(name, name) for name in ("GPT", "GTrXL")),
-    AgentKind("HELM, MiniLM", "HELM", {"language_model": MINILM, "whiten_memory": False}),
-    AgentKind("HELM, whitened", "HELM", {"language_model": MINILM, "whiten_memory": True}),
+    AgentKind("HELM, MiniLM", "HELM", MINILM | {"whiten_memory": False, "readout_steps": 0}),
+    AgentKind("HELM, whitened", "HELM", MINILM | {"whiten_memory": True, "readout_steps": 0}),
+    AgentKind("HELM, read out", "HELM", MINILM | {"whiten_memory": False, "readout_steps": 32}),
     AgentKind("HELM, SmolLM2", "HELM", {"language_model": "SmolLM2-135M-Instruct"}),
     AgentKind("SHELM, grid-clip", "SHELM", {"clip_encoder": "grid-clip"}, sees="MiniGrid-"),
 )
