@@ -23,6 +23,8 @@ SETTINGS = (
 class LanguageModelStub(torch.nn.Module):
     """A language model that is never asked, because the rollout holds its hidden states."""
 
+    mem_len = 1
+
     def __init__(self, width):
         super().__init__()
         self.width = width
