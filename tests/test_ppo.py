@@ -23,7 +23,7 @@ SETTINGS = (
 class LanguageModelStub(torch.nn.Module):
     """A language model that is never asked, because the rollout holds its hidden states."""
 
-    mem_len = 1
+    name, mem_len = "stub", 1
 
     def __init__(self, width):
         super().__init__()
