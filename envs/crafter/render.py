@@ -203,6 +203,7 @@ def _draw_in_the_dark(
 
 @compiled
 def _greyness(red: int, green: int, blue: int) -> int:
+    # as Pillow rounds it (ITU-R 601-2)
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from models.language.files import ModelFiles
-from models.language.kv_cache import CacheView, EpisodeMemory, Foreseen, KVCache
+from models.language.kv_cache import CacheView, EpisodeMemory, Foreseen, KVCache, join_heads
 from models.language.layers import FrozenLinear, TokenEmbeddings
 from utils.errors import UserError
 
@@ -166,7 +166,7 @@ class LanguageModel(nn.Module):
         ages = torch.zeros(1, dtype=torch.int64, device=tokens.device)
         *_, hidden = self._states(tokens[None], ages, windows)
         pairs = torch.cat((*windows[0].keys, *windows[0].values))  # [2*H, n, d]
-        return torch.cat((hidden[0], pairs.transpose(0, 1).flatten(1)), dim=-1)
+        return torch.cat((hidden[0], join_heads(pairs, 2 * n_head)), dim=-1)
 
     def _hidden(self, tokens: Tensor, memory: Any, ages: Tensor) -> Tensor:
         """Return the hidden state [N, D] of tokens and write them into the memory's next slots."""

@@ -218,12 +218,10 @@ class KVCache(EpisodeMemory):
         """
         back = torch.arange(n_tokens, 0, -1, device=ages.device)
         slots = (end - back) % self.n_slots
-        kept = [
-            layers[0].index_select(1, slots).unflatten(0, (-1, len(ages)))
-            for layers in (self.keys, self.values)
-        ]
-        pairs = torch.cat(kept).permute(1, 2, 0, 3).flatten(2)
-        return pairs.masked_fill_((back > ages[:, None])[..., None], 0)
+        first_layer = self.keys[0], self.values[0]  # [H*N, R, d] each
+        pairs = torch.cat([kept.index_select(1, slots) for kept in first_layer])
+        rows = join_heads(pairs, len(pairs) // len(ages)).unflatten(0, (len(ages), -1))
+        return rows.masked_fill_((back > ages[:, None])[..., None], 0)
 
     def make_room(self, n_new: int) -> None:
         n_needed = self.n_past + n_new
