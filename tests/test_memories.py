@@ -1,5 +1,6 @@
 """Trained memories: acting step by step and unrolling whole sequences lead to the same numbers."""
 
+import copy
 import itertools
 import math
 from typing import Any
@@ -193,6 +194,16 @@ def test_on_a_gpu_no_step_waits_for_a_number(kind):
             memory.unroll(x, is_first, contexts[0])
     assert output.is_cuda
     assert acted.shape == (3, N_ENVS, memory.width)
+
+
+@pytest.mark.parametrize("kind", ["Lstm", "Gru"])
+def test_weights_of_a_copy_lie_together_for_cudnn(kind, monkeypatch):
+    memory, flattened = build(kind), []
+    monkeypatch.setattr(
+        torch.nn.RNNBase, "flatten_parameters", lambda network: flattened.append(network)
+    )
+    copied = copy.deepcopy(memory)
+    assert any(network is copied.network for network in flattened)
 
 
 def test_dropout_acts_in_training_only():
