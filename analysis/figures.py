@@ -287,10 +287,9 @@ def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: L
     colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
     n_lines = max((name.count("\n") for name in map(_compared, comparisons)), default=0)
     row = BAR_HEIGHT + LINE_HEIGHT * n_lines
-    lines = Counter[str]()  # of the names beside the final scores, by environment
-    for result in results:
-        lines[result.environment] += _wrapped(result.name).count("\n") + 1
-    height = max(ROW_HEIGHT, 0.9 + LINE_HEIGHT * max(lines.values()))
+    most_lines = max(_wrapped(name).count("\n") + 1 for name in names)  # beside a final score
+    most_bars = max(Counter(result.environment for result in results).values())
+    height = max(ROW_HEIGHT, 1.1 + LINE_HEIGHT * most_lines * most_bars)
     above, below = height * len(environments), 0.9 + row * len(comparisons)
     # A single comparison of short names is told below the curves and needs no picture.
     in_words = len(comparisons) == 1 and not n_lines

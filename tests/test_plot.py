@@ -1,3 +1,4 @@
+import itertools
 import json
 import logging
 import os
@@ -171,24 +172,38 @@ def test_a_path_is_called_by_its_last_part_unless_two_are_alike(others, runs):
     assert [line["agent"] for line in lines] == [f"HELM, language_model={n}" for n in named]
 
 
+def drawn(folder, by):
+    """Return the picture of runs, and the places of its texts that are words."""
+    groups = group_runs(read_runs([folder], RETURN, "steps", []), by, [])
+    results = [summarize(group, "mean", None) for group in groups]
+    figure = draw(results, compare(results), Labels("rollout/return_mean", "steps", "mean"))
+    figure.canvas = FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    named = [text for text in figure.findobj(Text) if re.search("[a-z]", text.get_text())]
+    return figure, {t.get_text(): t.get_window_extent() for t in named if t.get_visible()}
+
+
 def test_long_names_stay_within_the_picture_and_off_the_curves(runs):
     for name in ("first", "second"):
         for seed in range(2):
             changes = {"seed": seed, "single_task": f"the {name} of two long tasks", "n_layer": 3}
             write_run(f"long/{name}{seed}", [0.1, 0.2], **changes)
-    found = read_runs([runs / "long"], RETURN, "steps", [])
-    groups = group_runs(found, ["single_task", "n_layer", "model"], [])
-    results = [summarize(group, "mean", None) for group in groups]
-    figure = draw(results, compare(results), Labels("rollout/return_mean", "steps", "mean"))
-    figure.canvas = FigureCanvasAgg(figure)
-    figure.draw_without_rendering()
+    figure, boxes = drawn(runs / "long", ["single_task", "n_layer", "model"])
     width = figure.bbox.width
-    named = [text for text in figure.findobj(Text) if re.search("[a-z]", text.get_text())]
-    boxes = {text.get_text(): text.get_window_extent() for text in named if text.get_visible()}
     assert [text for text, box in boxes.items() if not 0 <= box.x0 < box.x1 <= width] == []
     curves, finals, _ = (axes.get_window_extent() for part in figure.subfigs for axes in part.axes)
     (name,) = (name for name in boxes if name.startswith("single_task=the first") and "run" in name)
     assert width / 3 < curves.x1 <= boxes[name].x0 <= boxes[name].x1 <= finals.x0
+
+
+def test_long_names_among_short_ones_do_not_touch(runs):
+    for n, model in enumerate(("HELM", "HELM", "HELM", "GRU", "LSTM", "GPT")):
+        changes = {"model": model, "n_layer": n + 1, "readout_steps": n}
+        write_run(f"many/{n}", [0.1, 0.2], **changes if model == "HELM" else {"model": model})
+    _, boxes = drawn(runs / "many", ["model", "n_layer", "readout_steps"])
+    beside = sorted((box for text, box in boxes.items() if "(1 run)" in text), key=lambda b: b.y0)
+    assert len(beside) == 6
+    assert all(below.y1 <= above.y0 for below, above in itertools.pairwise(beside))
 
 
 @pytest.mark.slow
