@@ -197,9 +197,10 @@ def test_long_names_stay_within_the_picture_and_off_the_curves(runs):
 
 
 def test_long_names_among_short_ones_do_not_touch(runs):
-    for n, model in enumerate(("HELM", "HELM", "HELM", "GRU", "LSTM", "GPT")):
-        changes = {"model": model, "n_layer": n + 1, "readout_steps": n}
-        write_run(f"many/{n}", [0.1, 0.2], **changes if model == "HELM" else {"model": model})
+    for n in range(3):
+        write_run(f"many/{n}", [0.1, 0.2], n_layer=n + 1, readout_steps=n)
+    for model in ("GRU", "LSTM", "GPT"):
+        write_run(f"many/{model}", [0.1, 0.2], model=model)
     _, boxes = drawn(runs / "many", ["model", "n_layer", "readout_steps"])
     beside = sorted((box for text, box in boxes.items() if "(1 run)" in text), key=lambda b: b.y0)
     assert len(beside) == 6
