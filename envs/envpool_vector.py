@@ -10,7 +10,8 @@ level.
 import contextlib
 import functools
 import io
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,9 +19,11 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from tqdm import tqdm
 
 from envs.episodes import FIRST_ENV, Options, ResetResult, StepResult, episode_seed
 from envs.vector import final_observations
+from utils.saved_state import check_like
 from utils.settings import Config
 
 ACTION_NAMES = (
@@ -29,6 +32,15 @@ ACTION_NAMES = (
 )
 IMAGE_SHAPE = (3, 64, 64)
 
+# Resets of all environments: two minutes in MiniGrid, 3 to 100 in Procgen on one core.
+MOST_RESETS = 1_000_000
+# Tasks whose episodes depend on more than the number of resets: obstacles draw in every step, or
+# nothing is put where the agent stood last, or its last move still counts.
+DEPEND_ON_STEPS = (
+    *("MiniGrid-Dynamic-Obstacles", "MiniGrid-Fetch", "MiniGrid-GoToObject", "MiniGrid-PutNear"),
+    "dodgeball",
+)
+
 
 def make(config: Config, seed: int) -> VectorEnv:
     """Return environments of one of Procgen's games, with levels drawn from all there are.
@@ -36,7 +48,9 @@ def make(config: Config, seed: int) -> VectorEnv:
     Time limits are the games' own: 500 steps in maze, 2000 in jumper, 1000 in the others.
     """
     open_game = functools.partial(open_procgen, config.env)
-    return EnvPoolVectorEnv(open_game, config.n_envs, seed, lambda shown: shown, IMAGE_SHAPE)
+    return EnvPoolVectorEnv(
+        config.env, open_game, config.n_envs, seed, lambda images: images, IMAGE_SHAPE
+    )
 
 
 def open_procgen(game: str, seeds: list[int]) -> Any:
@@ -74,23 +88,28 @@ class EnvPoolVectorEnv(VectorEnv):
     step's action. Here the ended environments are reset right after the step that ended them, so
     every transition belongs to an episode. Each environment has its own random stream in EnvPool,
     and the early reset opens the same episode that the late one would have. The seed of the run
-    decides the first episodes, and each environment's stream all that follow. `to_images` turns a
-    pool's observations into uint8 images [N, C, H, W].
+    decides the first episodes, and each environment's stream all that follow. `to_images` turns
+    what a pool shows, in MiniGrid symbols, into uint8 images [N, C, H, W].
+
+    A stream moves only when its environment is reset. So a running episode is played again by as
+    many resets in a fresh pool, and its actions.
     """
 
     def __init__(
         self,
+        task: str,
         open_pool: Callable[[list[int]], Any],
         n_envs: int,
         seed: int,
-        to_images: Callable[[Any], np.ndarray],
+        to_images: Callable[[np.ndarray], np.ndarray],
         image_shape: tuple[int, int, int],
     ) -> None:
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = n_envs
+        self._task = task
         self._open_pool = open_pool
         self._to_images = to_images
-        self._pool = open_pool(_seeds(seed, n_envs))
+        self._open(seed, 0)
         self.single_observation_space = gymnasium.spaces.Box(0, 255, image_shape, np.uint8)
         self.observation_space = batch_space(self.single_observation_space, n_envs)
         self.single_action_space = gymnasium.spaces.Discrete(int(self._pool.action_space.n))
@@ -98,24 +117,93 @@ class EnvPoolVectorEnv(VectorEnv):
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         if seed is not None:
-            first_env = (options or {}).get(FIRST_ENV, 0)
-            self._pool = self._open_pool(_seeds(seed, self.num_envs, first_env))
-        observations, _ = self._pool.reset()
-        return self._to_images(observations), {}
+            self._open(seed, (options or {}).get(FIRST_ENV, 0))
+        return self._to_images(self._begin_next(np.arange(self.num_envs))), {}
 
     def step(self, actions: np.ndarray) -> StepResult:
-        observations, rewards, terminated, truncated, _ = self._pool.step(np.asarray(actions))
-        images = self._to_images(observations)
+        shown, rewards, terminated, truncated = self._play(np.arange(self.num_envs), actions)
+        images = self._to_images(shown)
         ended = terminated | truncated
         if not ended.any():
             return images, rewards, terminated, truncated, {}
         rows = np.flatnonzero(ended)
-        fresh, pool_info = self._pool.reset(rows.astype(np.int32))
-        shown = images.copy()
-        shown[pool_info["env_id"]] = self._to_images(fresh)  # it may answer in any order
+        following = images.copy()
+        following[rows] = self._to_images(self._begin_next(rows))
         info = {"final_obs": final_observations(images, rows), "_final_obs": ended}
-        return shown, rewards, terminated, truncated, info
+        return following, rewards, terminated, truncated, info
+
+    def running(self) -> dict[str, Any] | None:
+        if sum(self._resets) > MOST_RESETS:
+            return None
+        return {
+            "seed": self._seed,
+            "first_env": self._first_env,
+            "resets": list(self._resets),
+            "checksums": list(self._checksums),
+        }
+
+    def replay(self, running: dict[str, Any], actions: Sequence[np.ndarray]) -> bool:
+        """Play saved episodes again, given the actions of each, N of [T]; return if they agree."""
+        check_like(running, self.running(), "running")
+        if min(running["resets"]) < 1 or sum(running["resets"]) > MOST_RESETS:
+            raise ValueError(f"running.resets are not from 1 on, and {MOST_RESETS:,} in all")
+        resets = np.array(running["resets"])
+        if self._task.startswith(DEPEND_ON_STEPS) and resets.max() > 1:
+            return False
+        self._open(running["seed"], running["first_env"])
+
+        # Each environment is reset as often as it had been ...
+        with tqdm(
+            desc=f"{self._task}: finding the running episodes",
+            total=resets.sum(),
+            unit=" resets",
+            leave=False,
+            delay=2,  # seconds
+            disable=self._first_env > 0 or None,  # None: where nobody looks
+        ) as bar:
+            for number in range(resets.max()):
+                rows = np.flatnonzero(resets > number)
+                self._begin_next(rows)
+                bar.update(len(rows))
+
+        # ... and takes the steps since then.
+        lengths = np.array([len(taken) for taken in actions])
+        for step in range(lengths.max()):
+            rows = np.flatnonzero(lengths > step)
+            taken = np.array([actions[row][step] for row in rows.tolist()])
+            _, _, terminated, truncated = self._play(rows, taken)
+            if terminated.any() or truncated.any():
+                return False
+        return self._checksums == running["checksums"]
+
+    def _open(self, seed: int, first_env: int) -> None:
+        self._seed, self._first_env = seed, first_env
+        rows = range(self.num_envs)
+        self._pool = self._open_pool([episode_seed(seed, first_env + row, 0) for row in rows])
+        self._resets = [0] * self.num_envs
+        # Of the first that every episode has shown, and of all that the running one has shown.
+        self._firsts, self._checksums = [0] * self.num_envs, [0] * self.num_envs
+
+    def _begin_next(self, rows: np.ndarray) -> np.ndarray:
+        """Return what the next episodes of some environments show first."""
+        observations, _ = self._pool.reset(rows.astype(np.int32))
+        shown = _shown(observations)  # answers come in the order of the rows
+        for row, first in zip(rows.tolist(), shown, strict=True):
+            self._resets[row] += 1
+            self._firsts[row] = self._checksums[row] = zlib.crc32(first, self._firsts[row])
+        return shown
+
+    def _play(
+        self, rows: np.ndarray, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return what some environments show after a step, rewards, and which have ended."""
+        observations, *outcome, _ = self._pool.step(np.asarray(actions), rows)
+        shown = _shown(observations)
+        for row, own in zip(rows.tolist(), shown, strict=True):
+            self._checksums[row] = zlib.crc32(own, self._checksums[row])
+        return shown, *outcome
 
 
-def _seeds(seed: int, n_envs: int, first_env: int = 0) -> list[int]:
-    return [episode_seed(seed, first_env + row, 0) for row in range(n_envs)]
+def _shown(observations: Any) -> np.ndarray:
+    # MiniGrid's also tell direction and mission, which an agent does not see.
+    return observations["image"] if isinstance(observations, dict) else observations

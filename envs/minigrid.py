@@ -99,9 +99,7 @@ def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
     """
     # A step is so short that more threads would cost more than they save.
     open_task = functools.partial(open_pool, env_id, num_threads=1)
-    return EnvPoolVectorEnv(
-        open_task, n_envs, seed, lambda shown: draw(shown["image"]), IMAGE_SHAPE
-    )
+    return EnvPoolVectorEnv(env_id, open_task, n_envs, seed, draw, IMAGE_SHAPE)
 
 
 def draw(symbols: np.ndarray) -> np.ndarray:

@@ -1,10 +1,10 @@
 """Vector environments: N of our own in NumPy arrays, and statistics of episodes around any.
 
-An environment that can play episodes again has `running()`, the running episodes, and
-`replay(running, actions) -> bool` (envs/episodes.py). If it has `state_dict()` and
-`load_state_dict(state)`, too, they hold all that outlasts episodes. An exception of an environment
-is told in one line. A cue, which an agent has to remember, is told to analyses; agents see it at
-every step in the environment's twin alone.
+An environment that can play episodes again has `running()`, the running episodes, or None where
+they are too far away, and `replay(running, actions) -> bool` (envs/episodes.py). If it has
+`state_dict()` and `load_state_dict(state)`, too, they hold all that outlasts episodes. An exception
+of an environment is told in one line. A cue, which an agent has to remember, is told to analyses;
+agents see it at every step in the environment's twin alone.
 """
 
 import itertools
@@ -245,13 +245,14 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         """Return the running episodes, or nothing of them where they cannot be played again."""
         env: Any = self.env
         is_short = self.episode_lengths.max() <= len(self._actions)
-        if not hasattr(env, "replay") or not is_short:
+        running = env.running() if hasattr(env, "replay") and is_short else None
+        if running is None:
             return {"resumable": False}
         actions, space = self._running_actions(), self.single_action_space
         shape = self.num_envs, *(space.shape or ())
         return {
             "resumable": True,
-            "running": env.running(),
+            "running": running,
             "actions": torch.from_numpy(np.array(actions, space.dtype).reshape(-1, *shape)),
             "returns": torch.from_numpy(self.episode_returns.copy()),
             "lengths": torch.from_numpy(self.episode_lengths.copy()),

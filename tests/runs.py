@@ -37,6 +37,8 @@ GTRXL = GPT | {"model": "GTrXL"}
 GRU, MIN_GRU, LRU, FFM = (LSTM | {"model": name} for name in ("GRU", "MinGRU", "LRU", "FFM"))
 MLSTM = LSTM | {"model": "mLSTM", "memory_heads": 2}
 MAZE = {"env": "RandomMaze-v0", "replay_ratio": 0.05, "n_steps": 400, "replay_capacity": 250}
+BY_ENVPOOL = {"env": "MiniGrid-GoToDoor-5x5-v0"}  # short episodes
+BY_GYMNASIUM = {"env": "MiniGrid-Dynamic-Obstacles-5x5-v0", "minigrid_missions": "true"}
 READS = {"sentence_encoder": "tiny"}
 MISSIONS = {"env": "BabyAI-GoToObjS4-v0"}
 HOUSE = {"env": "HousekeepText-v0", "house_rooms": 2, "house_things": 3, "house_misplaced": 2}
@@ -56,7 +58,10 @@ CURIOUS = {"curiosity_width": 8, "curiosity_weight": 0.5}
 
 ROWS: dict[str, dict[str, Any]] = {
     "PPO CNN": PPO | CNN | {"normalize_reward": "true", "adv_norm": "true"},
-    "PPO CNN, MiniGrid by Gymnasium": PPO | CNN | {"env": "MiniGrid-Dynamic-Obstacles-5x5-v0"},
+    "PPO CNN, MiniGrid by Gymnasium": PPO | CNN | BY_GYMNASIUM | READS,
+    "PPO CNN, Procgen": PPO | CNN | {"env": "miner", "n_steps": 384},
+    "PPO HELM, MiniGrid by EnvPool": PPO | HELM | BY_ENVPOOL,
+    "DQN LSTM, MiniGrid by EnvPool": DQN | LSTM | BY_ENVPOOL,
     "PPO CNN, RND": PPO | CNN | CURIOUS | {"curiosity": "RND", "curiosity_features": "observation"},
     "PPO CNN, suggested goals": PPO | CNN | SUGGESTED | {"suggester": "novelty"},
     "PPO CNN, a task's subgoals": PPO | CNN | GOALS | SUBGOALS,

@@ -11,7 +11,7 @@ import pytest
 
 import eval as eval_program
 import main as main_program
-from envs import SUITES, Suite, minigrid
+from envs import SUITES, Suite
 from tests.runs import DESCRIBED, ROWS, folder_of, outcome, resume, same, signal_at, words_of
 from trainers.checkpoint import LAST, load_checkpoint
 
@@ -26,7 +26,6 @@ def runs(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("runs"))
         patch.setitem(SUITES, DESCRIBED, Suite("tests.described", scale_rewards=False))
-        patch.setattr(minigrid, "pool_tasks", list)  # MiniGrid's own: EnvPool's cannot be saved
         words = words_of(settings)
         assert main_program.main([*words, "--run-id=whole"]) == 0
         with patch.context() as for_a_while:

@@ -28,7 +28,7 @@ import torch
 from tqdm import tqdm
 
 import main as main_program
-from envs import SUITES, Suite, minigrid
+from envs import SUITES, Suite
 from tests.runs import DESCRIBED, ROWS, outcome, same, words_of
 from trainers.checkpoint import LAST, PREVIOUS
 
@@ -252,7 +252,6 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.basicConfig(format="%(message)s", level=logging.ERROR)
-    minigrid.pool_tasks = list  # MiniGrid's own environments, which can be saved
     SUITES[DESCRIBED] = Suite("tests.described", scale_rewards=False)
     if "disk full" in arguments.faults and not can_mount():
         print("disk full: skipped, file systems cannot be mounted here")
