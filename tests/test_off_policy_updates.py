@@ -90,6 +90,7 @@ def placed(name, is_shared, is_target):
 def config_of(name, given):
     ours = {"tau": "tau", "critic_lr": "learning_rate", "hidden_size": "memory_width"}
     ours |= {"n_layer": "memory_layers", "n_head": "memory_heads", "alpha": "temperature"}
+    ours |= {"actor_lr": "actor_learning_rate"}  # read without a shared encoder alone
     ours |= {
         "target_entropy_ratio": "target_entropy",
         "temperature_lr": "temperature_learning_rate",
@@ -108,12 +109,18 @@ def config_of(name, given):
     )
 
 
+def spaces_of(arrays):
+    given, width = settings(arrays), arrays["batch.observations"].shape[-1]
+    shape = given.get("image_shape")
+    shown = Box(0, 255, tuple(shape), np.uint8) if shape else Box(-1, 1, (width,), np.float32)
+    return shown, Discrete(given["n_actions"])
+
+
 def learner_of(name, arrays):
     """Return a learner with the original's parameters, target included."""
     given = settings(arrays)
-    config, n_actions = config_of(name, given), given["n_actions"]
-    shape = given.get("image_shape")
-    space = Box(0, 255, tuple(shape), np.uint8) if shape else Box(-1, 1, (2,), np.float32)
+    config, (space, actions) = config_of(name, given), spaces_of(arrays)
+    n_actions = actions.n
     reader = ObservationPreprocessor(space)
 
     def body():
@@ -248,13 +255,13 @@ PUBLISHED = {
 N_SEEDS = 4  # as many as the original's numbers come from
 
 
-def fresh_learner(name, seed, **changes):
-    """Return a learner of published sizes."""
+def fresh_learner(name, seed, spaces=None, **changes):
+    """Return a learner of published sizes, for the published tasks or other spaces."""
     algorithm, model, sizes = PUBLISHED[name]
     config = small_config(algorithm=algorithm, model=model, mem_len=51, **sizes | changes)
     shown = Box(0, 255, (3, 5, 5), np.uint8) if "cnn" in name else Box(-1, 1, (2,), np.float32)
     torch.manual_seed(seed)
-    agent = build_agent(config, shown, Discrete(4))
+    agent = build_agent(config, *(spaces or (shown, Discrete(4))))
     return (DQN if algorithm == "DQN" else SAC)(config, agent)
 
 
@@ -313,8 +320,9 @@ def test_fresh_networks_are_drawn_as_the_originals(name):
 def test_two_gradient_steps_are_adams_at_the_given_learning_rates(name):
     rates = {"actor": 1e-3, "critic": 5e-3} if name == SEPARATE else {}
     given = {f"{part}_learning_rate": rate for part, rate in rates.items()}
-    learner = fresh_learner(name, 0, learning_rate=2e-3, **given)
-    sequences = sequences_of(load(name))
+    arrays = load(name)
+    learner = fresh_learner(name, 0, spaces_of(arrays), learning_rate=2e-3, **given)
+    sequences = sequences_of(arrays)
     found = dict(learner.agent.named_parameters())
     expected = {key: value.detach().double() for key, value in found.items()}
     mean, square = dict.fromkeys(found, 0.0), dict.fromkeys(found, 0.0)
@@ -334,8 +342,9 @@ def test_two_gradient_steps_are_adams_at_the_given_learning_rates(name):
 @pytest.mark.parametrize("name", ["dqn_lstm", "dqn_gpt"])
 def test_updates_in_float32_are_unchanged_and_in_bfloat16_train(name, monkeypatch):
     def built(**changes):
-        learner = fresh_learner(name, 0, learning_rate=3e-3, **changes)
-        return learner, sequences_of(load(name))
+        arrays = load(name)
+        learner = fresh_learner(name, 0, spaces_of(arrays), learning_rate=3e-3, **changes)
+        return learner, sequences_of(arrays)
 
     if name == "dqn_gpt":  # on a processor without its products they are slow, but there
         monkeypatch.setattr(q_networks, "CPU_HAS_BFLOAT16", True)
