@@ -54,7 +54,7 @@ class Sampled(gymnasium.Env):
     def step(self, action):
         self.taken.append(action)
         self.n_steps += 1
-        return self._look(), self.np_random.random(), self.n_steps == 6, False, {"success": 3}
+        return self._look(), self.np_random.random(), self.n_steps == 6, False, {"score": 3}
 
     def render(self):
         return np.full((401, 300, 3), self.n_steps, np.uint8)
