@@ -21,6 +21,7 @@ where its episodes can be played again (envs/episodes.py); elsewhere it begins n
 
 import functools
 import pkgutil
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import VectorEnv
 
 from envs import any_gymnasium
+from envs.episodes import MAKE_ANEW
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
 from envs.vector import FULL, EpisodeStatistics, TwinSettings, twin_if_asked
 from utils.errors import UserError, did_you_mean, told
@@ -81,6 +83,7 @@ ANY = any_gymnasium.TITLE
 READS = (TwinSettings,)  # of a given object
 FALLBACK = Suite("envs.any_gymnasium")
 _given: dict[str, EnvLike] = {}  # by their names in settings
+_made_before: list[weakref.ref[Any]] = []  # by given functions
 
 
 def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeStatistics:
@@ -220,6 +223,7 @@ def given(env: EnvLike | None) -> Iterator[str | None]:
         yield name
     finally:
         del _given[name]
+        _made_before.clear()
 
 
 def is_given_vector(name: str) -> bool:
@@ -233,8 +237,8 @@ def make(config: TwinSettings, seed: int) -> VectorEnv:
     if not isinstance(made, VectorEnv):
         made.close()
         make_one = twin_if_asked(functools.partial(_made, given_env), config)
-        has_mask = any_gymnasium.check_first_steps(make_one, config.env)
-        return any_gymnasium.vector_of(make_one, config.n_envs, seed, has_mask=has_mask)
+        told = any_gymnasium.check_first_steps(make_one, config.env)
+        return any_gymnasium.vector_of(make_one, config.n_envs, seed, False, *told)
     if config.observability == FULL:
         raise UserError(
             "observability: a vector environment that is given has no twin. Give a function that "
@@ -266,7 +270,15 @@ def _made(env: Any) -> Any:
             f"env: making it raised {told(error)}. Give a function without arguments, such as "
             "lambda: MyEnv(size=8)"
         ) from error
-    if isinstance(made, VectorEnv) or (made is not env and isinstance(made, gymnasium.Env)):
+    if made is not env and isinstance(made, VectorEnv | gymnasium.Env):
+        inner = made.unwrapped
+        if any(each() is inner for each in _made_before):
+            raise UserError(
+                f"env: the function returns one {type(inner).__name__} again and again{MAKE_ANEW}"
+            )
+        _made_before.append(weakref.ref(inner))
+        return made
+    if isinstance(made, VectorEnv):
         return made
     given = "the function returns" if made is not env else "given is"
     names = (each.__module__ for each in type(made).__mro__)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -33,7 +33,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
 from envs.episodes import MakeOne, SingleEnvs, as_fault, import_before_mesa
-from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text
+from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text, success_key
 from envs.vector import TwinSettings, twin_if_asked
 from utils.errors import ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
@@ -118,21 +118,38 @@ def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
             agents do not know.
     """
     make_one = twin_if_asked(_maker(config, **drawn), config)
-    has_mask = check_first_steps(make_one, config.env)
-    return vector_of(make_one, config.n_envs, seed, config.env_processes, has_mask)
+    told = check_first_steps(make_one, config.env)
+    return vector_of(make_one, config.n_envs, seed, config.env_processes, *told)
 
 
 def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
     return make(config, seed, **how_drawn(config.env, _maker(config), _maker(config, **DRAWN)))
 
 
+class Told(NamedTuple):
+    """What an environment tells in its `info`, at every step.
+
+    Attributes:
+        has_mask: A mask of actions that its observations have not.
+        has_success: Whether the episode has succeeded.
+    """
+
+    has_mask: bool
+    has_success: bool
+
+
 def vector_of(
-    make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = False, has_mask: bool = False
+    make_one: MakeOne,
+    n_envs: int,
+    seed: int,
+    in_processes: bool = False,
+    has_mask: bool = False,
+    has_success: bool = False,
 ) -> SingleEnvs:
     """Return a vector environment of single ones, converted to the spaces of agents.
 
-    Each may have a process of its own; the numbers are the same. `has_mask` says that their `info`
-    has a mask of actions.
+    Each may have a process of its own; the numbers are the same. `has_mask` and `has_success` say
+    what their `info` tells.
 
     Raises:
         UserError: agents do not know the spaces.
@@ -147,7 +164,7 @@ def vector_of(
             # Gymnasium's shared memory has no room for sentences.
             shared_memory = not has_text(one.observation_space)
     try:
-        return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory)
+        return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory, has_success)
     except (DependencyNotInstalled, ModuleNotFoundError):
         raise
     except (Exception, SystemExit) as error:  # whatever its author did
@@ -210,11 +227,8 @@ def _import(module_name: str, name: str) -> None:
         raise failure(name, error) from error
 
 
-def check_first_steps(make_one: MakeOne, name: str) -> bool:
+def check_first_steps(make_one: MakeOne, name: str) -> Told:
     """Play an environment at random for a moment and check what it shows and pays.
-
-    Returns:
-        Whether its `info` has a mask of actions that its observations have not.
 
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
@@ -223,8 +237,9 @@ def check_first_steps(make_one: MakeOne, name: str) -> bool:
         converted = Converted(env)
         converted.reset(seed=0)
         has_mask = converted.tells_mask
-        _play(Converted(env, has_mask) if has_mask else converted)
-    return has_mask
+        converted = Converted(env, has_mask) if has_mask else converted
+        _play(converted)
+    return Told(has_mask, converted.has_success)
 
 
 def checked_vector(env: Any, name: str) -> ConvertedVector:
@@ -247,7 +262,10 @@ def _play(env: Converted | ConvertedVector) -> None:
         mask: Any = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
         mask = tuple(mask) if np.ndim(mask) == 2 else mask
         shown, _, terminated, truncated, _ = env.step(env.action_space.sample(mask))
-        if isinstance(env, Converted) and (terminated or truncated):
+        is_over = np.any(terminated) or np.any(truncated)
+        if env.reads_success and not is_over and success_key(env.info):
+            env.has_success = True  # told at every step; not so at the end of an episode alone
+        if isinstance(env, Converted) and is_over:
             shown, _ = env.reset()
         if time.perf_counter() > until:
             break

@@ -37,6 +37,7 @@ FIRST_ENV = "first_env"
 SHARED_MODULES = ["torch", "gymnasium"]
 SECONDS_TO_DIE = 0.1
 BLOCK = 128  # generators that are seeded at once
+MAKE_ANEW = ". Let the function make a new one in every call, such as lambda: MyEnv()"
 # Of NumPy's SeedSequence: each hash multiplies its constant, modulo 2^32.
 HASH_IN, HASH_OUT = (
     np.array([first * pow(factor, n, 2**32) % 2**32 for n in range(17)], np.uint32)
@@ -198,7 +199,8 @@ class SingleEnvs(VectorWrapper):
     """N single environments that can play their running episodes again.
 
     With `in_processes` each has a process of its own; the numbers are the same. Observations leave
-    the processes by `shared_memory`, or else as messages.
+    the processes by `shared_memory`, or else as messages. With `has_success`, the info of an
+    episode's last step has "success".
     """
 
     def __init__(
@@ -208,6 +210,7 @@ class SingleEnvs(VectorWrapper):
         seed: int,
         in_processes: bool = False,
         shared_memory: bool = True,
+        has_success: bool = False,
     ) -> None:
         makers = [functools.partial(_seeded, make_one, row, seed) for row in range(n_envs)]
         env: VectorEnv
@@ -215,11 +218,19 @@ class SingleEnvs(VectorWrapper):
             env = one_process_each(makers, shared_memory)
         else:
             env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+            check_are_several(env.envs)
         super().__init__(env)
+        self.has_success = has_success
 
     def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
         seeds: Any = None if seed is None else [seed] * self.num_envs
         return self.env.reset(seed=seeds, options=options)
+
+    def step(self, actions: Any) -> StepResult:
+        shown, rewards, terminated, truncated, info = self.env.step(actions)
+        final = info.get("final_info", {})  # where an episode ended, info is the next one's
+        info |= {name: final[name] for name in ("success", "_success") if name in final}
+        return shown, rewards, terminated, truncated, info
 
     def cues(self) -> Sequence[Any] | None:
         """Return the cue that each shows now, None if one has no cues."""
@@ -237,6 +248,13 @@ class SingleEnvs(VectorWrapper):
 
 def _seeded(make_one: MakeOne, row: int, seed: int) -> SeededEnv:
     return SeededEnv(make_one(), row, seed)
+
+
+def check_are_several(envs: Iterable[gymnasium.Env]) -> None:
+    """Raise UserError where two of some environments are one: each step would be a step of both."""
+    inner = [env.unwrapped for env in envs]
+    if len(set(map(id, inner))) < len(inner):
+        raise UserError(f"env: all environments are one {type(inner[0]).__name__}{MAKE_ANEW}")
 
 
 def one_process_each(

@@ -4,7 +4,8 @@ Agents see images of one size (uint8, channel first), vectors, numbers of a few,
 dictionaries of those; they choose among discrete actions, or give numbers from -1 to 1. Other
 spaces that hold the same in another form are converted; the rest cannot be used. All that a foreign
 environment returns is tested here, where it enters: observations against their space, all numbers
-for finite ones.
+for finite ones. And it is copied here, once: an environment may return its own arrays, and change
+them later.
 """
 
 import functools
@@ -15,11 +16,17 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import (
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorWrapper,
+)
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.utils import rescale_box
 
-from envs.episodes import Options, ResetResult, StepResult
+from envs.episodes import Options, ResetResult, StepResult, check_are_several
 from utils.errors import EnvFault, UserError, shortened
 
 LEAST_SIDE = 5  # pixels of an image
@@ -29,6 +36,9 @@ MOST_ACTIONS = 4_096
 ACTION_NAMES, NUMBER_NAMES = "action_names", "number_names"  # in the metadata
 # A key of an observation, or of info: 1 where an action is allowed now, 0 where it is not.
 ACTION_MASK = "action_mask"
+# Keys of info: whether the episode that has just ended has succeeded; the first one is read.
+SUCCESS = ("success", "is_success")
+HAS_SUCCESS = "has_success"  # in the metadata: whether it tells that
 NUMBERS, BOOLS = (int, float, np.number, np.bool_), (bool, np.bool_)
 RESET, STEP = ("observation", "info"), ("observation", "reward", "terminated", "truncated", "info")
 ALLOWED = (
@@ -55,13 +65,23 @@ class Conversion(NamedTuple):
 class Converted(gymnasium.Wrapper):
     """An environment in the agents' observations and actions; its `info` stays behind.
 
-    But for the mask of actions in it, which `has_mask` puts into the observations. Anything wrong
-    that it returns is an EnvFault.
+    But for the mask of actions in it, which `has_mask` puts into the observations, and for the
+    success of an ended episode. Anything wrong that it returns is an EnvFault.
+
+    Attributes:
+        tells_mask: Whether the info of `reset` has a mask that the observations have not.
+        info: That of the last step.
+        has_success: Whether episodes tell success: by the metadata, or found in first steps.
     """
+
+    tells_mask = False
+    info: Any = None
 
     def __init__(self, env: gymnasium.Env, has_mask: bool = False) -> None:
         super().__init__(env)
         metadata = checked_metadata(env)
+        self.reads_success = metadata.get(HAS_SUCCESS, True)
+        self.has_success = metadata.get(HAS_SUCCESS, False)
         self.action_space, self._action = adapt_action_space(env.action_space)
         shown_space = env.observation_space
         if has_mask:
@@ -96,14 +116,17 @@ class Converted(gymnasium.Wrapper):
             )
         is_over = bool(terminated or truncated)
         observation = self._converted(observation, info, "step()", is_over)
-        return observation, reward, terminated, truncated, {}
+        self.info, told = info, {}
+        if is_over and self.reads_success and (key := success_key(info)):
+            told = {SUCCESS[0]: _succeeded(info[key], key)}
+        return observation, reward, terminated, truncated, told
 
     def _converted(self, observation: Any, info: Any, where: str, is_over: bool = False) -> Any:
         if self._has_mask:
             mask = info.get(ACTION_MASK) if isinstance(info, dict) else None
             observation = _with_mask(self.env.observation_space, observation, mask)
         self._check(observation, where)
-        return _some_allowed(self._observed(observation), where, is_over)
+        return _some_allowed(self._observed(own(observation)), where, is_over)
 
     def render(self) -> np.ndarray:
         """Return a picture of the whole environment, made smaller where it is large.  [H, W, 3]"""
@@ -116,7 +139,12 @@ class ConvertedVector(VectorWrapper):
     """A vector environment in the agents' observations and actions.
 
     It has to restart an ended episode within the step that ends it (SAME_STEP). Anything wrong that
-    it returns is an EnvFault.
+    it returns is an EnvFault. Where an ended episode tells success, info has "success" [N], valid
+    where the mask "_success" is true.
+
+    Attributes:
+        info: That of the last step.
+        has_success: As of `Converted`; its class may say so, too.
 
     Raises:
         UserError: it is no such environment, or agents do not know its spaces.
@@ -131,6 +159,13 @@ class ConvertedVector(VectorWrapper):
             )
         super().__init__(env)
         _let_reset_in_same_step(env)
+        metadata = checked_metadata(env)
+        self.metadata = {**metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.reads_success = metadata.get(HAS_SUCCESS, True)
+        own_word = getattr(env.unwrapped, HAS_SUCCESS, False)  # of a NumpyVectorEnv
+        self.has_success = bool(metadata.get(HAS_SUCCESS, own_word))
+        if isinstance(env.unwrapped, SyncVectorEnv):
+            _let_own_last_observations(env.unwrapped)
         self.single_observation_space, self._observed = adapt_observation_space(
             env.single_observation_space
         )
@@ -151,18 +186,20 @@ class ConvertedVector(VectorWrapper):
         found = self.env.reset(seed=seed, options=options)
         observations, info = _parts(found, "reset()", RESET)
         self._check(observations, "reset()")
+        if not isinstance(info, dict):
+            raise EnvFault(f"reset() returns {shown(info)} as info. Return a dictionary")
         if ACTION_MASK in info and ACTION_MASK not in _parts_of(self.single_observation_space):
             raise UserError(
                 f"env: a vector environment's {ACTION_MASK} is read from its observations, not "
                 "from info. Put it there, or give a function that makes one environment"
             )
-        return _some_allowed(self._observed(observations), "reset()"), info
+        return _some_allowed(self._observed(own(observations)), "reset()"), info
 
     def step(self, actions: Any) -> StepResult:
-        found = self.env.step(self._action(actions))
+        found = self.env.step(np.array(self._action(actions)))  # it may change them
         observations, rewards, *ends, info = _parts(found, "step()", STEP)
         self._check(observations, "step()")
-        rewards, terminated, truncated = (np.asarray(each) for each in (rewards, *ends))
+        rewards, terminated, truncated = (np.array(each) for each in (rewards, *ends))
         for name, array, kinds in (
             ("rewards, finite numbers", rewards, "fiub"),
             ("terminated, bools", terminated, "b"),
@@ -171,9 +208,12 @@ class ConvertedVector(VectorWrapper):
             is_row = array.shape == self._shape and array.dtype.kind in kinds
             if not (is_row and _is_finite(array)):
                 raise EnvFault(f"step() returns {shown(array)} as {name}, {[*self._shape]} of them")
+        if not isinstance(info, dict):
+            raise EnvFault(f"step() returns {shown(info)} as info. Return a dictionary")
+        self.info: Any = info
         ended = terminated | truncated
         if ended.any():
-            final = info.get("final_obs", ()) if isinstance(info, dict) else ()
+            final = info.get("final_obs", ())
             if len(final) != self.num_envs or any(final[row] is None for row in ended.nonzero()[0]):
                 raise EnvFault(
                     'step() gives no info["final_obs"] where an episode ended: an array of '
@@ -182,29 +222,119 @@ class ConvertedVector(VectorWrapper):
             converted = np.full(self.num_envs, None, dtype=object)
             for row in ended.nonzero()[0]:
                 self._check_final(final[row], 'info["final_obs"]')
-                last = self._observed(final[row])
+                last = self._observed(own(final[row]))
                 converted[row] = _some_allowed(last, 'info["final_obs"]', is_over=True)
-            info = info | {"final_obs": converted}
-        observations = _some_allowed(self._observed(observations), "step()")
+            told = self._success(info, ended) if self.reads_success else {}
+            # Statistics of a wrapper of Gymnasium's would stand in the way of ours.
+            others = {name: info[name] for name in info.keys() - {"episode", "_episode", *SUCCESS}}
+            info = others | {"final_obs": converted} | told
+        observations = _some_allowed(self._observed(own(observations)), "step()")
         return observations, rewards, terminated, truncated, info
+
+    def _success(self, info: dict[str, Any], ended: np.ndarray) -> dict[str, np.ndarray]:
+        """Return `success` and its mask, [N] each; nothing where it is not told.
+
+        In SAME_STEP, `info` is already that of the next episodes where some have ended.
+        """
+        place = info.get("final_info") if success_key(info.get("final_info")) else info
+        key = success_key(place)
+        if key is None:
+            return {}
+        if np.shape(place[key]) != self._shape:
+            raise EnvFault(f'info["{key}"] is {shown(place[key])}, and there are {self.num_envs}')
+        is_told = ended & place.get(f"_{key}", True)
+        success = np.zeros(self.num_envs, bool)
+        for row in is_told.nonzero()[0]:
+            success[row] = _succeeded(place[key][row], key)
+        return {SUCCESS[0]: success, f"_{SUCCESS[0]}": is_told}
+
+
+class _Owned(gymnasium.Wrapper):
+    """An environment whose observations are not changed by its next `reset`."""
+
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return own(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observation, *others = self.env.step(action)
+        return own(observation), *others
+
+
+def _let_own_last_observations(env: SyncVectorEnv) -> None:
+    """Let a SyncVectorEnv keep the last observation of an episode while it begins the next one."""
+    check_are_several(env.envs)
+    env.envs = [each if isinstance(each, _Owned) else _Owned(each) for each in env.envs]
+
+
+def own(observation: Any) -> Any:
+    """Return a copy of an observation, or of a batch, that is of its space."""
+    if isinstance(observation, np.ndarray):
+        return observation.copy()
+    if isinstance(observation, dict):
+        return {key: own(part) for key, part in observation.items()}
+    if isinstance(observation, list | tuple):
+        return tuple(map(own, observation))
+    if isinstance(observation, str | int | float | np.generic):
+        return observation
+    return np.array(observation)  # a tensor
+
+
+def success_key(info: Any) -> str | None:
+    return next((key for key in SUCCESS if key in info), None) if isinstance(info, dict) else None
+
+
+def _succeeded(value: Any, key: str) -> bool:
+    """Return the success of an ended episode; EnvFault where it is neither a bool nor 0 or 1."""
+    array = np.asarray(value)
+    if array.shape or array.dtype.kind not in "biuf" or array not in (0, 1):
+        raise EnvFault(
+            f'info["{key}"] is {shown(value)} where an episode ended. Give a bool, or 0 or 1; or '
+            f'write metadata = {{"{HAS_SUCCESS}": False}}, and it is not read'
+        )
+    return bool(array)
 
 
 def _let_reset_in_same_step(env: VectorEnv) -> None:
     """Set SAME_STEP autoreset where Gymnasium can; raise UserError with the remedy elsewhere."""
-    inner = env.unwrapped
-    mode = checked_metadata(env).get("autoreset_mode")
-    if type(inner) is SyncVectorEnv and mode is not AutoresetMode.DISABLED:
-        inner.autoreset_mode = AutoresetMode.SAME_STEP
-        inner.metadata = {**inner.metadata, "autoreset_mode": inner.autoreset_mode}
-    elif mode not in (AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value):
+    name, mode = type(env.unwrapped).__name__, checked_metadata(env).get("autoreset_mode")
+    if type(env) is SyncVectorEnv and mode is not AutoresetMode.DISABLED:
+        env.autoreset_mode = AutoresetMode.SAME_STEP
+        env.metadata = {**env.metadata, "autoreset_mode": env.autoreset_mode}
+        return
+    wrap = "Wrap the single environments: give a function that makes one wrapped environment"
+    if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value):
+        is_wrapped = isinstance(env, VectorWrapper)
         raise UserError(
-            f"env: {type(inner).__name__} has autoreset mode {getattr(mode, 'name', mode)}, and "
-            "with another than SAME_STEP an agent would learn from steps between episodes. Write: "
+            f"env: {name}{f' within {type(env).__name__}' * is_wrapped} has autoreset mode "
+            f"{getattr(mode, 'name', mode)}, and with another than SAME_STEP an agent would learn "
+            f"from steps between episodes. {f'{wrap}. Or write' if is_wrapped else 'Write'}: "
             'gymnasium.make_vec(..., vectorization_mode="sync", '
             'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}), or, if its class is yours '
             "and begins the next episode within the last one's step, "
             'metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}'
         )
+    wrapper = env
+    while isinstance(wrapper, VectorWrapper):
+        if not _keeps_last_observations(wrapper):
+            raise UserError(
+                f"env: {type(wrapper).__name__} around {name} may show other observations than "
+                f'info["final_obs"] holds. {wrap}; or, if its class is yours and changes '
+                'info["final_obs"], too: metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}'
+            )
+        wrapper = wrapper.env
+
+
+def _keeps_last_observations(wrapper: VectorWrapper) -> bool:
+    """Return whether observations and `final_obs` agree behind a wrapper as before it.
+
+    Gymnasium's wrappers do so, but for those of observations. Of others with a `step` of their own
+    nobody can tell: their class has to.
+    """
+    if type(wrapper).metadata is not VectorWrapper.metadata:
+        return True
+    is_gymnasiums = type(wrapper).step.__module__.startswith("gymnasium.")
+    return is_gymnasiums and not isinstance(wrapper, VectorObservationWrapper)
 
 
 def _parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
@@ -254,6 +384,10 @@ def checked_metadata(env: Any) -> dict[str, Any]:
         names = metadata.get(key, [])
         if not (isinstance(names, list | tuple) and all(isinstance(n, str | int) for n in names)):
             raise UserError(f'env: metadata["{key}"] is {shown(names)}. Write a list of names')
+    if not isinstance(metadata.get(HAS_SUCCESS, False), bool):
+        raise UserError(
+            f'env: metadata["{HAS_SUCCESS}"] is {shown(metadata[HAS_SUCCESS])}. Write True or False'
+        )
     return metadata
 
 

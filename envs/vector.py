@@ -9,6 +9,7 @@ agents see it at every step in the environment's twin alone.
 
 import itertools
 import logging
+import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -206,18 +207,17 @@ class EpisodeStatistics(RecordEpisodeStatistics):
     """Raw return and length of every episode that ends, as Gymnasium records them.
 
     Where an episode ended, info["episode"] holds "r" [N] and "l" [N], and where the environment
-    says so "success" [N], valid where the mask info["_episode"] [N] is true.
+    says so "success" [N], valid where the mask info["_episode"] [N] is true. Where `has_success` is
+    true, an episode that ends without a word has failed; else its success is unknown, NaN.
     """
 
     def __init__(self, env: VectorEnv, name: str) -> None:
         super().__init__(env)
         self.name, self._n_steps = name, 0
+        self.has_success: bool = getattr(env, "has_success", False)
+        self._is_success_said = self.has_success
         # Of the last steps, back to where the longest running episode began.  [N] each
         self._actions: deque[np.ndarray] = deque(maxlen=LONGEST_REPLAY)
-
-    @property
-    def has_success(self) -> bool:
-        return getattr(self.unwrapped, "has_success", False)
 
     def reset(self, seed: int | None = None, options: Options = None) -> ResetResult:
         self._actions.clear()
@@ -226,8 +226,8 @@ class EpisodeStatistics(RecordEpisodeStatistics):
     def step(self, actions: np.ndarray) -> StepResult:
         self._n_steps += 1
         observations, rewards, terminated, truncated, info = self._told(super().step, actions)
-        if "success" in info and "episode" in info:  # some tell it at every step
-            info["episode"]["success"] = info["success"]
+        if "_episode" in info and (self.has_success or "success" in info):
+            info["episode"]["success"] = self._success(info)
         self._actions.append(np.array(actions))
         if self._n_steps % STEPS_UNTIL_FORGOTTEN == 0:
             self._actions = deque(self._running_actions(), LONGEST_REPLAY)
@@ -286,6 +286,19 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         self.episode_returns[:] = state["returns"].numpy()
         self.episode_lengths[:] = lengths
         return True
+
+    def _success(self, info: dict[str, Any]) -> np.ndarray:
+        is_told = info["_episode"] & info.get("_success", "success" in info)
+        if self.has_success:
+            return is_told & info.get("success", False)
+        if not self._is_success_said:
+            self._is_success_said = True
+            log.info(
+                "env: '%s' tells the success of an episode at its end alone. Write metadata = "
+                '{"has_success": True} in its class: then an episode without it counts as failed',
+                self.name,
+            )
+        return np.where(is_told, info["success"], math.nan)
 
     def _running_actions(self) -> list[np.ndarray]:
         """Return those since the longest running episode began.  [N] each"""

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 
 from tests.bad_inputs.bad_envs import IMAGE, NUMBER
 
@@ -54,7 +55,7 @@ class Sampled(gymnasium.Env):
     def step(self, action):
         self.taken.append(action)
         self.n_steps += 1
-        return self._look(), self.np_random.random(), self.n_steps == 6, False, {"success": 3}
+        return self._look(), self.np_random.random(), self.n_steps == 6, False, {"score": 3}
 
     def render(self):
         return np.full((401, 300, 3), self.n_steps, np.uint8)
@@ -193,3 +194,98 @@ gymnasium.register("Late-v0", f"{__name__}:Late")
 gymnasium.register("Unseeded-v0", f"{__name__}:Unseeded")
 gymnasium.register("Steered-v0", f"{__name__}:Steered", max_episode_steps=4)
 gymnasium.register("Sampled-v0", f"{__name__}:Sampled", max_episode_steps=4)
+
+
+def poured(held, fresh):
+    """Return an observation by the arrays that are held, as far as there are any."""
+    if isinstance(held, dict):
+        held.update({key: poured(held[key], part) for key, part in fresh.items()})
+        return held
+    if isinstance(held, tuple):
+        return tuple(map(poured, held, fresh))
+    if isinstance(held, np.ndarray):
+        held[...] = fresh
+        return held
+    return fresh
+
+
+class Held(gymnasium.Wrapper):
+    """Shows the same arrays at every step, and changes them."""
+
+    def reset(self, **options):
+        shown, info = self.env.reset(**options)
+        self.held = poured(self.held, shown) if hasattr(self, "held") else shown
+        return self.held, info
+
+    def step(self, action):
+        shown, *others = self.env.step(action)
+        return poured(self.held, shown), *others
+
+
+class HeldVector(VectorWrapper):
+    """Returns its own arrays of everything, changes them at every step, and changes the actions."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def reset(self, **options):
+        shown, info = self.env.reset(**options)
+        self.held, self.last = poured(shown, shown), None
+        self.paid = tuple(np.zeros(self.num_envs, kind) for kind in (float, bool, bool))
+        return self.held, info
+
+    def step(self, actions):
+        shown, *paid, info = self.env.step(actions.copy())
+        actions[...] = 0
+        ended = paid[1] | paid[2]
+        if ended.any():
+            (one,) = ended.nonzero()[0][:1]
+            last = info["final_obs"][one]
+            info["final_obs"][one] = self.last = poured(
+                last if self.last is None else self.last, last
+            )
+        return poured(self.held, shown), *poured(self.paid, tuple(paid)), info
+
+
+def vector_of(make, n_envs=2):
+    return SyncVectorEnv([make] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+class Toggle(gymnasium.Env):
+    """Shows 0 and 1 in turn; leaving 1 pays 1; a time limit cuts it off after three steps.
+
+    Without an end and discounted by 0.9, 0 is worth 0.9 / 0.19 and 1 is worth 1 / 0.19.
+    """
+
+    observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.side, self.n_steps = int(self.np_random.integers(2)), 0
+        return self._look(), {}
+
+    def step(self, action):
+        paid, self.side, self.n_steps = float(self.side), 1 - self.side, self.n_steps + 1
+        return self._look(), paid, False, self.n_steps == 3, {}
+
+    def _look(self):
+        return np.array([self.side, 1 - self.side], np.float32)
+
+
+class Goal(gymnasium.Env):
+    """An episode of so many steps; its info has `told` at every step, `at_end` at the last."""
+
+    observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.Discrete(2)
+
+    def __init__(self, n_steps=3, told=None, at_end=None, **metadata):
+        self.length, self.told, self.at_end = n_steps, told or {}, at_end or {}
+        self.metadata = metadata
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.n_steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.n_steps += 1
+        is_over = self.n_steps == self.length
+        return np.zeros(2, np.float32), 1.0, is_over, False, self.at_end if is_over else self.told

@@ -169,7 +169,7 @@ def test_a_mask_of_another_length_is_refused(n_entries):
 
 def test_a_mask_travels_with_observations_but_is_none_of_their_numbers():
     make_one = functools.partial(Masked, "info")
-    assert check_first_steps(make_one, "X")
+    assert check_first_steps(make_one, "X").has_mask
     env = vector_of(make_one, 2, seed=0, has_mask=True)
     reader, (shown, _) = ObservationPreprocessor(env.single_observation_space), env.reset(seed=0)
     assert reader.n_numbers == 2

@@ -120,8 +120,8 @@ class Collector:
             "rollout/length_mean": float(np.mean(lengths)) if lengths else math.nan,
             "rollout/n_episodes": self.n_episodes,
         }
-        if self._has_success:
-            known = [each.success for each in self.episodes if each.success is not None]
+        known = [each.success for each in self.episodes if each.success is not None]
+        if self._has_success or known:
             metrics["rollout/success_mean"] = float(np.mean(known)) if known else math.nan
         return metrics | self._env_metrics()
 
