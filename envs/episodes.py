@@ -9,6 +9,7 @@ observations tell where they do not. Renderers and game engines need a process e
 import functools
 import importlib
 import multiprocessing
+import os
 import signal
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,10 @@ except ImportError as error:
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.async_vector_env import AsyncState
 
+from envs.notices import name_of
+from envs.streams import Streams
 from utils.errors import EXHAUSTED, EnvFault, RunError, UserError, told
+from utils.seeding import seed_everything
 
 # An option of `reset`: the number within the run of the first of these environments.
 FIRST_ENV = "first_env"
@@ -209,17 +213,24 @@ class SingleEnvs(VectorWrapper):
         in_processes: bool = False,
         shared_memory: bool = True,
     ) -> None:
-        makers = [functools.partial(_seeded, make_one, row, seed) for row in range(n_envs)]
+        here = os.getpid()
+        makers = [functools.partial(_seeded, make_one, row, seed, here) for row in range(n_envs)]
         env: VectorEnv
         if in_processes:
             env = one_process_each(makers, shared_memory)
         else:
             env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
         super().__init__(env)
+        self._streams = Streams(name_of(env))
 
     def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
         seeds: Any = None if seed is None else [seed] * self.num_envs
-        return self.env.reset(seed=seeds, options=options)
+        with self._streams.anew(seed, (options or {}).get(FIRST_ENV, 0)):
+            return self.env.reset(seed=seeds, options=options)
+
+    def step(self, actions: Any) -> StepResult:
+        with self._streams:
+            return self.env.step(actions)
 
     def cues(self) -> Sequence[Any] | None:
         """Return the cue that each shows now, None if one has no cues."""
@@ -229,13 +240,16 @@ class SingleEnvs(VectorWrapper):
         return list(self._call("running"))
 
     def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
-        return all(self._call("replay", running, actions))
+        with self._streams.anew():
+            return all(self._call("replay", running, actions))
 
     def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
         return cast(Any, self.env).call(name, *arguments)
 
 
-def _seeded(make_one: MakeOne, row: int, seed: int) -> SeededEnv:
+def _seeded(make_one: MakeOne, row: int, seed: int, trains_here: int) -> SeededEnv:
+    if os.getpid() != trains_here:  # the global streams of all forks stand at one place
+        seed_everything(episode_seed(seed, row, 0))
     return SeededEnv(make_one(), row, seed)
 
 
