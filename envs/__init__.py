@@ -33,7 +33,7 @@ from gymnasium.vector import VectorEnv
 from envs import any_gymnasium
 from envs.episodes import MAKE_ANEW
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
-from envs.vector import FULL, EpisodeStatistics, TwinSettings, twin_if_asked
+from envs.vector import FULL, EpisodeStatistics
 from utils.errors import UserError, did_you_mean, told
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
@@ -80,7 +80,7 @@ SUITES |= dict.fromkeys(
     Suite("envs.partial_control", scale_rewards=False),
 )
 ANY = any_gymnasium.TITLE
-READS = (TwinSettings,)  # of a given object
+READS = (any_gymnasium.ResetSettings,)  # of a given object
 FALLBACK = Suite("envs.any_gymnasium")
 _given: dict[str, EnvLike] = {}  # by their names in settings
 _made_before: list[weakref.ref[Any]] = []  # by given functions
@@ -231,12 +231,13 @@ def is_given_vector(name: str) -> bool:
     return isinstance(_given.get(name), VectorEnv)
 
 
-def make(config: TwinSettings, seed: int) -> VectorEnv:
+def make(config: any_gymnasium.ResetSettings, seed: int) -> VectorEnv:
     given_env = _given[config.env]
-    made = _made(given_env)
+    with any_gymnasium.streams_kept():
+        made = _made(given_env)
     if not isinstance(made, VectorEnv):
         made.close()
-        make_one = twin_if_asked(functools.partial(_made, given_env), config)
+        make_one = any_gymnasium.as_asked(functools.partial(_made, given_env), config)
         told = any_gymnasium.check_first_steps(make_one, config.env)
         return any_gymnasium.vector_of(make_one, config.n_envs, seed, False, *told)
     if config.observability == FULL:
@@ -249,7 +250,7 @@ def make(config: TwinSettings, seed: int) -> VectorEnv:
             f"env: a vector environment of {made.num_envs} where {config.n_envs} are needed. Give "
             "one of that many, or a function that makes one environment"
         )
-    return any_gymnasium.checked_vector(made, config.env)
+    return any_gymnasium.checked_vector(made, config.env, config.reset_options)
 
 
 def _name_of(env: EnvLike) -> str:

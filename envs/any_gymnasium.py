@@ -32,8 +32,25 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
-from envs.episodes import MakeOne, SingleEnvs, as_fault, import_before_mesa
-from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text, success_key
+from envs.episodes import (
+    MakeOne,
+    Options,
+    SingleEnvs,
+    WithOptions,
+    as_fault,
+    checksum,
+    import_before_mesa,
+)
+from envs.notices import do_not_say, name_of, said_so_far, say_once
+from envs.spaces import (
+    ACTION_MASK,
+    Converted,
+    ConvertedVector,
+    has_text,
+    images_in,
+    success_key,
+)
+from envs.streams import Streams, TorchSettings
 from envs.vector import TwinSettings, twin_if_asked
 from utils.errors import ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
@@ -56,13 +73,25 @@ HINTS = {  # by words of a TypeError
 }
 ATARI, ATARI_PACKAGE = "ALE/", "ale_py"
 SECONDS = 0.1  # of checking first steps
-MOST_STEPS = 1_000
+MOST_STEPS, MOST_REPEATED = 1_000, 100
+# An eighth of the largest byte: MiniGrid's codes end at 10, other boards' hardly above, and what is
+# lit in a picture is brighter.
+DARK = 31
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class GymnasiumSettings(TwinSettings):
+class ResetSettings(TwinSettings):
+    title = "environments of Gymnasium, and given ones"
+
+    reset_options: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
+        "options that each reset of an environment is given", default={}, safe=()
+    )
+
+
+@dataclass(frozen=True)
+class GymnasiumSettings(ResetSettings):
     title = TITLE
 
     env_args: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
@@ -117,7 +146,7 @@ def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
         UserError: the environment cannot be made, fails in its first steps, or has spaces that
             agents do not know.
     """
-    make_one = twin_if_asked(_maker(config, **drawn), config)
+    make_one = as_asked(_maker(config, **drawn), config)
     told = check_first_steps(make_one, config.env)
     return vector_of(make_one, config.n_envs, seed, config.env_processes, *told)
 
@@ -138,6 +167,14 @@ class Told(NamedTuple):
     has_success: bool
 
 
+def as_asked(make_one: MakeOne, config: ResetSettings) -> MakeOne:
+    """Return what makes an environment with the options of its resets, and its twin if asked."""
+    options = config.reset_options
+    return twin_if_asked(
+        (lambda: WithOptions(make_one(), options)) if options else make_one, config
+    )
+
+
 def vector_of(
     make_one: MakeOne,
     n_envs: int,
@@ -155,7 +192,10 @@ def vector_of(
         UserError: agents do not know the spaces.
     """
 
+    said = said_so_far()
+
     def converted() -> Converted:
+        do_not_say(said)  # in processes, again
         return Converted(make_one(), has_mask)
 
     shared_memory = True
@@ -164,7 +204,8 @@ def vector_of(
             # Gymnasium's shared memory has no room for sentences.
             shared_memory = not has_text(one.observation_space)
     try:
-        return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory, has_success)
+        with streams_kept():
+            return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory, has_success)
     except (DependencyNotInstalled, ModuleNotFoundError):
         raise
     except (Exception, SystemExit) as error:  # whatever its author did
@@ -233,50 +274,94 @@ def check_first_steps(make_one: MakeOne, name: str) -> Told:
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
     """
-    with _tried(name), closing(make_one()) as env:
+    with _tried(name), closing(make_one()) as env, Streams(name_of(env)).anew():
         converted = Converted(env)
         converted.reset(seed=0)
         has_mask = converted.tells_mask
         converted = Converted(env, has_mask) if has_mask else converted
-        _play(converted)
+        _play(converted, name)
     return Told(has_mask, converted.has_success)
 
 
-def checked_vector(env: Any, name: str) -> ConvertedVector:
+def checked_vector(env: Any, name: str, options: Options = None) -> ConvertedVector:
     """Return a given vector environment in the agents' spaces, after its first steps.
 
     Raises:
-        UserError: as `ConvertedVector` and `check_first_steps`.
+        UserError: as `ConvertedVector` and `check_first_steps`, or its later episodes cannot be
+            given the options.
     """
     with _tried(name):
-        converted = ConvertedVector(env)
-        _play(converted)
+        converted = ConvertedVector(env, options)
+        with Streams(name_of(env)).anew():
+            _play(converted, name)
     return converted
 
 
-def _play(env: Converted | ConvertedVector) -> None:
+def _play(env: Converted | ConvertedVector, name: str) -> None:
+    """Play at random for a moment, and the first steps once more."""
     env.action_space.seed(0)
     shown, _ = env.reset(seed=0)
+    space = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
+    brightest, sums, actions, has_ended = dict[str, int](), [checksum(shown)], list[Any](), False
     until = time.perf_counter() + SECONDS  # a slow one shows less of itself
     for _ in range(MOST_STEPS):
+        for part, image in images_in(space, shown):
+            brightest[part] = max(brightest.get(part, 0), int(image.max()))
         mask: Any = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
         mask = tuple(mask) if np.ndim(mask) == 2 else mask
-        shown, _, terminated, truncated, _ = env.step(env.action_space.sample(mask))
-        is_over = np.any(terminated) or np.any(truncated)
+        action = env.action_space.sample(mask)
+        shown, paid, terminated, truncated, _ = env.step(action)
+        if not has_ended and len(actions) < MOST_REPEATED:
+            actions.append(action)
+            sums.append(checksum((shown, paid)))
+        is_over = np.any(terminated | truncated)
         if env.reads_success and not is_over and success_key(env.info):
             env.has_success = True  # told at every step; not so at the end of an episode alone
-        if isinstance(env, Converted) and is_over:
-            shown, _ = env.reset()
+        if is_over:
+            has_ended = True
+            if isinstance(env, Converted):
+                shown, _ = env.reset()
         if time.perf_counter() > until:
             break
+    for part, most in brightest.items():
+        if most <= DARK:
+            say_once(
+                f"env: '{name}': {part or 'the observation'}",
+                f" is read as a picture and is nearly black: no value of its first steps exceeds "
+                f"{most} of 255. If these are codes, draw them (MiniGrid: RGBImgPartialObsWrapper) "
+                f"or give their space its own bound, such as high={max(most, 1)}, to have numbers",
+            )
+    _repeat(env, name, actions, sums)
+
+
+def _repeat(
+    env: Converted | ConvertedVector, name: str, actions: list[Any], sums: list[int]
+) -> None:
+    """Play actions of the first episode again: the checksums must be those of the first time."""
+    until = time.perf_counter() + SECONDS
+    found = checksum(env.reset(seed=0)[0])
+    for n_steps, action in enumerate([*actions, None]):
+        if found != sums[n_steps]:
+            say_once(
+                f"env: '{name}'",
+                f" shows or pays something else {n_steps} steps after a second reset(seed=0), with "
+                "the same actions. Either it remembers earlier episodes, as Gymnasium's "
+                "NormalizeObservation does: evaluations then see other numbers than training, so "
+                "leave that out and choose normalize_observations=true. Or it draws from elsewhere "
+                "than self.np_random: a resumed run then begins new episodes",
+            )
+        if found != sums[n_steps] or action is None or time.perf_counter() > until:
+            return
+        shown, paid, *_ = env.step(action)
+        found = checksum((shown, paid))
 
 
 @contextmanager
 def _tried(name: str) -> Iterator[None]:
     """Tell the errors of an environment in one line; no random stream of this process moves."""
-    are_enabled = torch.is_grad_enabled()
+    ours = TorchSettings.now()._replace(dtype=torch.float32, device=torch.device("cpu"))
     try:
-        with _no_warnings(), _random_streams_kept():
+        with _no_warnings(), streams_kept():
             yield
     except EnvFault as error:
         raise UserError(f"env: '{name}': {error}") from error
@@ -284,16 +369,8 @@ def _tried(name: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # whatever its author did
         raise failure(name, error) from error
-    for what, now, ours in (
-        ("default dtype", torch.get_default_dtype(), torch.float32),
-        ("default device", torch.get_default_device(), torch.device("cpu")),
-        ("gradients", torch.is_grad_enabled(), are_enabled),
-    ):
-        if now != ours:
-            raise UserError(
-                f"env: '{name}' sets torch's {what} to {now}, and networks would take it. "
-                "Let it change its own tensors alone"
-            )
+    if changed := ours.put_back():  # where it was imported or made
+        raise UserError(f"env: '{name}' {changed}")
 
 
 def how_drawn(name: str, make_one: MakeOne, make_drawn: MakeOne) -> dict[str, str]:
@@ -311,11 +388,11 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
     `make_one` makes it as it is trained in, `make_drawn` with the render mode rgb_array.
     """
     try:
-        with _random_streams_kept(), closing(make_one()) as env:
+        with streams_kept(), closing(make_one()) as env:
             if "rgb_array" not in (env.metadata.get("render_modes") or ()):
                 return "it has no render mode rgb_array"
         _make_mujoco_drawable()
-        with _random_streams_kept(), _no_warnings(), closing(make_drawn()) as env:
+        with streams_kept(), _no_warnings(), closing(make_drawn()) as env:
             env.reset(seed=0)
             picture = np.asarray(env.render())
     except Exception as error:  # whatever its author did
@@ -351,7 +428,7 @@ _no_warnings = functools.partial(warnings.catch_warnings, action="ignore")
 
 
 @contextmanager
-def _random_streams_kept() -> Iterator[None]:
+def streams_kept() -> Iterator[None]:
     before = random_state()
     try:
         yield

@@ -9,6 +9,7 @@ observations tell where they do not. Renderers and game engines need a process e
 import functools
 import importlib
 import multiprocessing
+import os
 import signal
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,10 @@ except ImportError as error:
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.async_vector_env import AsyncState
 
+from envs.notices import name_of
+from envs.streams import Streams
 from utils.errors import EXHAUSTED, EnvFault, RunError, UserError, told
+from utils.seeding import seed_everything
 
 # An option of `reset`: the number within the run of the first of these environments.
 FIRST_ENV = "first_env"
@@ -195,6 +199,17 @@ class SeededEnv(gymnasium.Wrapper):
         return as_fault(error, f"environment {self._number}: ", where)
 
 
+class WithOptions(gymnasium.Wrapper):
+    """An environment that is given these options at each reset."""
+
+    def __init__(self, env: gymnasium.Env, options: dict[str, Any]) -> None:
+        super().__init__(env)
+        self.options = options
+
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
+        return self.env.reset(seed=seed, options={**self.options, **(options or {})} or None)
+
+
 class SingleEnvs(VectorWrapper):
     """N single environments that can play their running episodes again.
 
@@ -212,7 +227,8 @@ class SingleEnvs(VectorWrapper):
         shared_memory: bool = True,
         has_success: bool = False,
     ) -> None:
-        makers = [functools.partial(_seeded, make_one, row, seed) for row in range(n_envs)]
+        here = os.getpid()
+        makers = [functools.partial(_seeded, make_one, row, seed, here) for row in range(n_envs)]
         env: VectorEnv
         if in_processes:
             env = one_process_each(makers, shared_memory)
@@ -221,13 +237,16 @@ class SingleEnvs(VectorWrapper):
             check_are_several(env.envs)
         super().__init__(env)
         self.has_success = has_success
+        self._streams = Streams(name_of(env))
 
     def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
         seeds: Any = None if seed is None else [seed] * self.num_envs
-        return self.env.reset(seed=seeds, options=options)
+        with self._streams.anew(seed, (options or {}).get(FIRST_ENV, 0)):
+            return self.env.reset(seed=seeds, options=options)
 
     def step(self, actions: Any) -> StepResult:
-        shown, rewards, terminated, truncated, info = self.env.step(actions)
+        with self._streams:
+            shown, rewards, terminated, truncated, info = self.env.step(actions)
         final = info.get("final_info", {})  # where an episode ended, info is the next one's
         info |= {name: final[name] for name in ("success", "_success") if name in final}
         return shown, rewards, terminated, truncated, info
@@ -240,13 +259,16 @@ class SingleEnvs(VectorWrapper):
         return list(self._call("running"))
 
     def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
-        return all(self._call("replay", running, actions))
+        with self._streams.anew():
+            return all(self._call("replay", running, actions))
 
     def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
         return cast(Any, self.env).call(name, *arguments)
 
 
-def _seeded(make_one: MakeOne, row: int, seed: int) -> SeededEnv:
+def _seeded(make_one: MakeOne, row: int, seed: int, trains_here: int) -> SeededEnv:
+    if os.getpid() != trains_here:  # the global streams of all forks stand at one place
+        seed_everything(episode_seed(seed, row, 0))
     return SeededEnv(make_one(), row, seed)
 
 

@@ -9,6 +9,7 @@ them later.
 """
 
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import (
+    AsyncVectorEnv,
     AutoresetMode,
     SyncVectorEnv,
     VectorEnv,
@@ -26,10 +28,15 @@ from gymnasium.vector import (
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.utils import rescale_box
 
-from envs.episodes import Options, ResetResult, StepResult, check_are_several
+from envs.episodes import Options, ResetResult, StepResult, WithOptions, check_are_several
+from envs.notices import name_of, say_once
+from envs.numbers import EXACT, NUMBERS, READ, Narrowing, check_reward, narrowings
+from envs.streams import Streams
 from utils.errors import EnvFault, UserError, shortened
 
 LEAST_SIDE = 5  # pixels of an image
+USUAL_CHANNELS = (1, 3, 4)  # grey, colour, colour with transparency
+BOUNDED = "Bytes whose space has a bound below 255 are read as numbers"
 LONGEST_SIDE = 200  # of a picture in pixels; an episode of evaluation keeps hundreds
 MOST_NUMBERS = 16_384  # of an observation; every value of a discrete number counts
 MOST_ACTIONS = 4_096
@@ -39,7 +46,7 @@ ACTION_MASK = "action_mask"
 # Keys of info: whether the episode that has just ended has succeeded; the first one is read.
 SUCCESS = ("success", "is_success")
 HAS_SUCCESS = "has_success"  # in the metadata: whether it tells that
-NUMBERS, BOOLS = (int, float, np.number, np.bool_), (bool, np.bool_)
+BOOLS = (bool, np.bool_)
 RESET, STEP = ("observation", "info"), ("observation", "reward", "terminated", "truncated", "info")
 ALLOWED = (
     "Agents see images (uint8, from 5x5 up), boxes of numbers, discrete numbers, text, and "
@@ -87,7 +94,8 @@ class Converted(gymnasium.Wrapper):
         if has_mask:
             mask = spaces.MultiBinary(spaces.flatdim(self.action_space))
             shown_space = spaces.Dict(_with_mask(shown_space, shown_space, mask))
-        self._has_mask, self._check = has_mask, _checker(shown_space)
+        self._has_mask, self._name = has_mask, name_of(env)
+        self._check = checker(shown_space, self._name)
         self.observation_space, self._observed = adapt_observation_space(shown_space)
         _check_mask_space(self.observation_space, self.action_space)
         actions = env.action_space
@@ -106,9 +114,8 @@ class Converted(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         found = self.env.step(self._action(action))
         observation, reward, terminated, truncated, info = _parts(found, "step()", STEP)
-        if not isinstance(reward, NUMBERS) or not math.isfinite(reward):
-            kind = type(reward).__name__
-            raise EnvFault(f"step() pays {shown(reward)} ({kind}), and a reward is a finite number")
+        if not isinstance(reward, NUMBERS) or not -EXACT <= reward <= EXACT:
+            check_reward(reward, self._name)
         if not (isinstance(terminated, BOOLS) and isinstance(truncated, BOOLS)):
             ends = truncated if isinstance(terminated, BOOLS) else terminated
             raise EnvFault(
@@ -139,8 +146,8 @@ class ConvertedVector(VectorWrapper):
     """A vector environment in the agents' observations and actions.
 
     It has to restart an ended episode within the step that ends it (SAME_STEP). Anything wrong that
-    it returns is an EnvFault. Where an ended episode tells success, info has "success" [N], valid
-    where the mask "_success" is true.
+    it returns is an EnvFault. Every `reset` is given the `options`. Where an ended episode tells
+    success, info has "success" [N], valid where the mask "_success" is true.
 
     Attributes:
         info: That of the last step.
@@ -150,7 +157,7 @@ class ConvertedVector(VectorWrapper):
         UserError: it is no such environment, or agents do not know its spaces.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, options: Options = None) -> None:
         if not isinstance(env, VectorEnv):
             raise UserError(
                 f"env: a {type(env).__name__} is given, not a gymnasium.vector.VectorEnv. Write: "
@@ -164,8 +171,7 @@ class ConvertedVector(VectorWrapper):
         self.reads_success = metadata.get(HAS_SUCCESS, True)
         own_word = getattr(env.unwrapped, HAS_SUCCESS, False)  # of a NumpyVectorEnv
         self.has_success = bool(metadata.get(HAS_SUCCESS, own_word))
-        if isinstance(env.unwrapped, SyncVectorEnv):
-            _let_own_last_observations(env.unwrapped)
+        _prepare(env.unwrapped, options)
         self.single_observation_space, self._observed = adapt_observation_space(
             env.single_observation_space
         )
@@ -173,9 +179,11 @@ class ConvertedVector(VectorWrapper):
         _check_mask_space(self.single_observation_space, self.single_action_space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
-        self._check = _checker(env.observation_space)
-        self._check_final = _checker(env.single_observation_space)
-        self._shape = (env.num_envs,)
+        name = name_of(env)
+        self._check = checker(env.observation_space, name)
+        self._check_final = checker(env.single_observation_space, name)
+        self._paid, self._streams = Narrowing(READ, name, "pays"), Streams(name)
+        self._shape, self._options = (env.num_envs,), options or {}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -183,7 +191,9 @@ class ConvertedVector(VectorWrapper):
         return getattr(self.env, name)
 
     def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
-        found = self.env.reset(seed=seed, options=options)
+        options = {**self._options, **(options or {})} or None
+        with self._streams.anew(seed):
+            found = self.env.reset(seed=seed, options=options)
         observations, info = _parts(found, "reset()", RESET)
         self._check(observations, "reset()")
         if not isinstance(info, dict):
@@ -196,7 +206,9 @@ class ConvertedVector(VectorWrapper):
         return _some_allowed(self._observed(own(observations)), "reset()"), info
 
     def step(self, actions: Any) -> StepResult:
-        found = self.env.step(np.array(self._action(actions)))  # it may change them
+        own_actions = np.array(self._action(actions))  # it may change them
+        with self._streams:
+            found = self.env.step(own_actions)
         observations, rewards, *ends, info = _parts(found, "step()", STEP)
         self._check(observations, "step()")
         rewards, terminated, truncated = (np.array(each) for each in (rewards, *ends))
@@ -208,6 +220,7 @@ class ConvertedVector(VectorWrapper):
             is_row = array.shape == self._shape and array.dtype.kind in kinds
             if not (is_row and _is_finite(array)):
                 raise EnvFault(f"step() returns {shown(array)} as {name}, {[*self._shape]} of them")
+        self._paid.check(rewards, "step()")
         if not isinstance(info, dict):
             raise EnvFault(f"step() returns {shown(info)} as info. Return a dictionary")
         self.info: Any = info
@@ -249,22 +262,42 @@ class ConvertedVector(VectorWrapper):
         return {SUCCESS[0]: success, f"_{SUCCESS[0]}": is_told}
 
 
-class _Owned(gymnasium.Wrapper):
-    """An environment whose observations are not changed by its next `reset`."""
+class Inner(WithOptions):
+    """One of a given SyncVectorEnv: its next `reset` does not change what it has shown.
+
+    Its numbers are checked before the arrays of the vector wrap them.
+    """
+
+    def __init__(self, env: gymnasium.Env, options: dict[str, Any]) -> None:
+        super().__init__(env, options)
+        space = env.observation_space
+        self._check = checker(space, name_of(env)) if may_wrap(space) else None
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
-        observation, info = self.env.reset(seed=seed, options=options)
-        return own(observation), info
+        observation, info = super().reset(seed=seed, options=options)
+        return self._own(observation, "reset()"), info
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         observation, *others = self.env.step(action)
-        return own(observation), *others
+        return self._own(observation, "step()"), *others
+
+    def _own(self, observation: Any, where: str) -> Any:
+        if self._check is not None:
+            self._check(observation, where)
+        return own(observation)
 
 
-def _let_own_last_observations(env: SyncVectorEnv) -> None:
-    """Let a SyncVectorEnv keep the last observation of an episode while it begins the next one."""
-    check_are_several(env.envs)
-    env.envs = [each if isinstance(each, _Owned) else _Owned(each) for each in env.envs]
+def _prepare(env: VectorEnv, options: Options) -> None:
+    """Let the episodes that a vector environment itself begins have the options."""
+    if isinstance(env, SyncVectorEnv):
+        check_are_several(env.envs)
+        inner = (each.env if isinstance(each, Inner) else each for each in env.envs)
+        env.envs = [Inner(each, options or {}) for each in inner]
+    elif options and isinstance(env, AsyncVectorEnv):
+        raise UserError(
+            "reset_options: an AsyncVectorEnv begins episodes without options. Give a function "
+            "that makes one environment, or a SyncVectorEnv"
+        )
 
 
 def own(observation: Any) -> Any:
@@ -398,26 +431,28 @@ def _parts(found: Any, method: str, names: tuple[str, ...]) -> tuple[Any, ...]:
     raise EnvFault(f"{method} is to return {', '.join(names)}. It returns {n_given}")
 
 
-def _checker(space: spaces.Space) -> Callable[[Any, str], None]:
+def checker(space: spaces.Space, name: str) -> Callable[[Any, str], None]:
     """Return a function that raises EnvFault unless an observation is of a space, bounds aside.
 
-    Attributes of spaces are slow: they are read here, not in every step.
+    So it does where a number cannot be kept. Attributes of spaces are slow: they are read here, not
+    in every step.
     """
     inner: dict[Any, Callable[[Any, str], None]] = {}
+    kept: list[Narrowing] = []
     if isinstance(space, spaces.Dict):
-        inner = {key: _checker(part) for key, part in space.items()}
+        inner = {key: checker(part, name) for key, part in space.items()}
 
         def is_of(part: Any) -> bool:
             return isinstance(part, dict) and part.keys() == inner.keys()
 
     elif isinstance(space, spaces.Tuple):
-        inner = dict(enumerate(map(_checker, space)))
+        inner = {number: checker(part, name) for number, part in enumerate(space)}
 
         def is_of(part: Any) -> bool:
             return isinstance(part, tuple | list | np.ndarray) and len(part) == len(inner)
 
     elif isinstance(space, spaces.Box):
-        shape, dtype = space.shape, space.dtype
+        shape, dtype, kept = space.shape, space.dtype, narrowings(space.dtype, name)
 
         def is_of(part: Any) -> bool:
             array = np.asarray(part)
@@ -440,6 +475,8 @@ def _checker(space: spaces.Space) -> Callable[[Any, str], None]:
             raise EnvFault(
                 f"{where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
             )
+        for each in kept:
+            each.check(np.asarray(part), where)
         for key, check_part in inner.items():
             check_part(part[key], f"{key} of {where}")
 
@@ -455,11 +492,12 @@ def _is_finite(array: np.ndarray) -> bool:
 def adapt_observation_space(space: spaces.Space) -> Conversion:
     """Return how agents see the observations of an environment.
 
-    A Box of uint8 with three dimensions is an image, and so is one of fractions from 0 to 1, which
-    become bytes. Its channels are the smaller one of its first and its last dimension, the first if
-    they are equal. One of four dimensions is a stack of images, its channels those of all. A Box of
-    uint8 with two dimensions from 5x5 up is a grey image. Every other Box becomes a vector, a tuple
-    a dictionary with the keys "0", "1", ... The part "action_mask" becomes MultiBinary.
+    A Box of uint8 up to 255 with three dimensions is an image, and so is one of fractions from 0 to
+    1, which become bytes. Its channels are the first or the last dimension (`_channel_axis`). One
+    of four dimensions is a stack of images, its channels those of all. A Box of uint8 with two
+    dimensions from 5x5 up is a grey image. Every other Box becomes a vector, of uint8 as fractions
+    of its bounds, a tuple a dictionary with the keys "0", "1", ... The part "action_mask" becomes
+    MultiBinary.
 
     Raises:
         UserError: a part of the space cannot be seen; it is named.
@@ -481,7 +519,8 @@ def adapt_observation_space(space: spaces.Space) -> Conversion:
     if n_numbers > MOST_NUMBERS:
         raise UserError(
             f"observations: {shown(space)} makes a vector of {n_numbers:,} numbers, discrete "
-            f"ones one-hot; up to {MOST_NUMBERS:,} are read. Pictures are images if they are uint8"
+            f"ones one-hot; up to {MOST_NUMBERS:,} are read. Pictures are images if they are uint8 "
+            "from 0 to 255"
         )
     if not (images or n_texts or n_numbers):
         raise UserError(f"observations: {shown(space)} has nothing to see. {ALLOWED}")
@@ -543,6 +582,22 @@ def is_image(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) == 3
 
 
+def images_in(space: spaces.Space, shown: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the images of an observation as agents see it, or of a batch, with their names."""
+    if isinstance(space, spaces.Dict):
+        for key, part in space.items():
+            yield from images_in(part, shown[key], f"{name}.{key}" if name else key)
+    elif is_image(space):
+        yield name, shown
+
+
+def may_wrap(space: spaces.Space) -> bool:
+    """Return whether whole numbers of a wider type could be cut off in an array of a space."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return any(map(may_wrap, space.values() if isinstance(space, spaces.Dict) else space))
+    return isinstance(space, spaces.Box) and space.dtype.kind in "iu" and space.dtype.itemsize < 8
+
+
 def is_text(space: spaces.Space) -> bool:
     """Return whether a space is of sentences: Gymnasium's Text, or one of the same kind."""
     return bool(getattr(getattr(space, "dtype", None), "kind", "") == "U")
@@ -602,23 +657,70 @@ def _dictionary(space: spaces.Dict | spaces.Tuple, path: tuple[str, ...]) -> Con
 
 def _box(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
     shape, is_bytes = space.shape, space.dtype == np.uint8
-    if is_bytes and len(shape) == 2 and min(shape) >= LEAST_SIDE:
+    # Codes, boards and one-hot planes have a lower bound. The bytes of a picture go up to 255.
+    is_picture = is_bytes and space.high.max(initial=0) == np.iinfo(np.uint8).max
+    if is_picture and len(shape) == 2 and min(shape) >= LEAST_SIDE:
         grey = spaces.Box(0, 255, (1, *shape), np.uint8)
         return Conversion(grey, lambda image: image[..., None, :, :])
-    if len(shape) <= 1:
-        return Conversion(space)
     if len(shape) in (3, 4):
         is_unit = space.dtype.kind == "f" and (space.low >= 0).all() and (space.high <= 1).all()
-        is_last = shape[-1] < shape[-3]
+        is_last, is_guess = _channel_axis(shape)
         sides = shape[-3:-1] if is_last else shape[-2:]
-        if (is_bytes or is_unit) and min(sides) >= LEAST_SIDE:
+        if (is_picture or is_unit) and min(sides) >= LEAST_SIDE:
+            if is_guess:
+                n_channels, (height, width) = shape[-1 if is_last else -3], sides
+                say_once(
+                    f"observations: {_called(path)} {[*shape]}",
+                    f" is read as {n_channels} channels of {height} x {width}; if that is wrong, "
+                    "move its axes (np.moveaxis): channels first, or last, and fewer than rows",
+                )
             return _image(space, sides, is_last)
-        if is_bytes:
-            raise _unseen(space, path, ", an image below 5x5")
-    elif is_bytes and len(shape) > 2:
-        raise _unseen(space, path, ". An image has three dimensions, a stack of images four")
+        if is_picture:
+            raise _unseen(space, path, f", an image below 5x5. {BOUNDED}")
+    elif is_picture and len(shape) > 2:
+        why = f". An image has three dimensions, a stack of images four. {BOUNDED}"
+        raise _unseen(space, path, why)
+    if is_bytes:
+        return _fractions(space, path)
+    if len(shape) <= 1:
+        return Conversion(space)
     vector = spaces.Box(-np.inf, np.inf, (math.prod(shape),), np.float32)
     return Conversion(vector, lambda values: _flat(np.asarray(values, np.float32), len(shape)))
+
+
+def _channel_axis(shape: tuple[int, ...]) -> tuple[bool, bool]:
+    """Return whether an image's last axis holds its channels, and whether that is a guess."""
+    first, middle, last = shape[-3:]
+    if (first == middle) != (middle == last):  # equal neighbours are the sides
+        return first == middle, False
+    if (first in USUAL_CHANNELS) != (last in USUAL_CHANNELS):
+        return last in USUAL_CHANNELS, False
+    return last < first, True
+
+
+def _fractions(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
+    """Return bytes that are no picture as numbers from 0 to 1 between their own bounds."""
+    n_numbers, n_axes = math.prod(space.shape), len(space.shape)
+    low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+    width = np.maximum(high - low, 1)
+
+    def convert(values: Any) -> np.ndarray:
+        fractions = (np.asarray(values, np.float32) - low) / width
+        if not (fractions.min(initial=0) >= 0 and fractions.max(initial=1) <= 1):
+            raise EnvFault(
+                f"{_called(path)} shows numbers from {np.min(values)} to {np.max(values)}, beyond "
+                f"the bounds of its space {shown(space)}. Give it theirs"
+            )
+        return _flat(fractions, n_axes)
+
+    say_once(
+        f"observations: {_called(path)}, uint8 {[*space.shape]} from {low.min(initial=255):.0f} to "
+        f"{high.max(initial=0):.0f},",
+        f" is no picture, which is 0 to 255 of two or three dimensions; it is read as {n_numbers} "
+        "numbers, its bounds as 0 and 1",
+        logging.INFO,
+    )
+    return Conversion(spaces.Box(0, 1, (n_numbers,), np.float32), convert)
 
 
 def _image(space: spaces.Box, sides: tuple[int, ...], is_last: bool) -> Conversion:
@@ -656,5 +758,8 @@ def _flat(values: Any, n_axes: int) -> np.ndarray:
 
 
 def _unseen(space: spaces.Space, path: tuple[str, ...], why: str) -> UserError:
-    name = ".".join(path) or "the observation"
-    return UserError(f"observations: {name} is {shown(space)}{why}")
+    return UserError(f"observations: {_called(path)} is {shown(space)}{why}")
+
+
+def _called(path: tuple[str, ...]) -> str:
+    return ".".join(path) or "the observation"

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 
 from tests.bad_inputs.bad_envs import IMAGE, NUMBER
 
+NUMBERS = spaces.Box(0, 6, (2,))
 FLAT = spaces.Box(-np.inf, np.inf, (2,), np.float64)
 SPACES = {
     "image, channels last": spaces.Box(0, 255, (6, 7, 3), np.uint8),
@@ -21,6 +22,7 @@ SPACES = {
     "vector": FLAT,
     "table": spaces.Box(-1, 1, (2, 3)),
     "bytes": spaces.Box(0, 255, (4,), np.uint8),
+    "codes": spaces.Box(0, 10, (7, 7, 3), np.uint8),
     "number": spaces.Box(-1, 1, ()),
     "one of three, from 5 on": spaces.Discrete(3, start=5),
     "several": spaces.MultiDiscrete([2, 3], start=[0, 1]),
@@ -190,6 +192,41 @@ RETURNED: dict[str, Any] = {
     "ends by a word": (2, "yes"),
     "four values": (4, {}),
 }
+
+
+class Showing(gymnasium.Env):
+    """Shows what `show` returns of its step, pays `pays`, and calls `does` in a step of its life.
+
+    An episode has six steps. With `needs` it refuses a reset without these options.
+    """
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space=NUMBERS, show=None, pays=1.0, does=None, at=3, needs=None):
+        self.observation_space, self.show, self.pays = space, show, pays
+        self.does, self.at, self.needs, self.n_calls = does, at, needs, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.needs is not None and not self.needs.items() <= (options or {}).items():
+            raise ValueError(f"options are {options}")
+        self.n_steps = 0
+        return self._look(), {}
+
+    def step(self, action):
+        self.n_steps += 1
+        self.n_calls += 1
+        if self.does is not None and self.n_calls == self.at:
+            self.does()
+        return self._look(), self.pays, self.n_steps == 6, False, {}
+
+    def _look(self):
+        if self.show is not None:
+            return self.show(self)
+        return np.full(self.observation_space.shape, self.n_steps, self.observation_space.dtype)
+
+
+gymnasium.register("Showing-v0", f"{__name__}:Showing")
 gymnasium.register("Late-v0", f"{__name__}:Late")
 gymnasium.register("Unseeded-v0", f"{__name__}:Unseeded")
 gymnasium.register("Steered-v0", f"{__name__}:Steered", max_episode_steps=4)

@@ -49,6 +49,8 @@ TOLD_OF_CRAFTER = {"env": "CrafterText-v0", "crafter_length": 20, "suggester": "
 TOLD_OF_CRAFTER |= {"suggester_model": "decoder", "suggester_cache": "answers.sqlite"}
 MASKED = {"env": "tests.any_envs:Masked-v0"}
 MASKED_IN_INFO = MASKED | {"env_args": '{"told": "info"}'}
+OPTIONS = {"env": "tests.any_envs:Showing-v0", "env_args": '{"needs": {"length": 3}}'}
+OPTIONS |= {"reset_options": '{"length": 3}'}
 STEERED = {"env": "tests.any_envs:Steered-v0"}
 STEERED_BY_SIGHT = STEERED | {"env_args": '{"kind": "image, channels last"}'}
 TWIN = {"observability": "full"}
@@ -84,6 +86,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO GTrXL": PPO | GTRXL | {"memory_layers": 2},
     "PPO GPT, a twin of POPGym": PPO | GPT | TWIN | {"env": "popgym-RepeatPreviousEasy-v0"},
     "PPO GPT of learned positions": PPO | GPT | MISSIONS | READS | {"memory_positions": "learned"},
+    "PPO CNN, options at every reset": PPO | CNN | OPTIONS,
     "PPO CNN, forbidden actions": PPO | CNN | MASKED,
     "PPO GPT, forbidden actions, its last step": PPO | GPT | MASKED_IN_INFO | LAST_STEP,
     "PPO HELM, its last step": PPO | HELM | LAST_STEP,

@@ -167,6 +167,7 @@ NAMES = [
 PLACES = ["/etc", "begun", "../outside", "file:///etc/passwd", "~/.ssh", "somebody/model", "evil"]
 HOUSEKEEP = ("housekeep_folder", "housekeep_scene", "housekeep_split")
 SERVER = ("suggester_model", "suggester_cache", "suggester_url", "suggester_key_variable")
+DICTIONARIES = ("env_args", "reset_options")
 DESCRIPTIONS = [
     {"user_modules": {"evil": {"folder": "{here}", "sha256": "0" * 64}}},
     {"begun_here": {"user_modules": {"evil": {"folder": "{here}"}}, "signature": "0" * 64}},
@@ -183,6 +184,7 @@ def tries():
     reads = {
         "recognition_stimuli": {"env": "ContinuousRecognition-v0"},
         "env_args": {"env": "CartPole-v1"},
+        "reset_options": {"env": "CartPole-v1"},
         "language_model": {"model": "HELM"},
         "clip_pretrained": {"model": "HELMv2"},
         "embeddings": {"model": "SHELM"},
@@ -194,7 +196,7 @@ def tries():
     }
     assert {*reads, "wandb"} == outside_settings().keys()
     for setting, place in itertools.product(reads, PLACES):
-        value = {"path": place} if setting == "env_args" else place
+        value = {"path": place} if setting in DICTIONARIES else place
         yield reads[setting] | {setting: value}, {}
     yield {"wandb": True}, {}
     yield {}, {"init_from": {"checkpoint": "/etc/passwd", "sha256": "0" * 64, "env_steps": 0}}

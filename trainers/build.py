@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from envs import ENVIRONMENTS, check_env_name, is_given_vector, make_vector_env, scales_rewards
 from envs.crafter import LEARNED, CrafterTextSettings
+from envs.notices import forget
 from envs.vector import EpisodeStatistics
 from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions
@@ -86,6 +87,7 @@ install(
 
 def check(config: RunSettings, run_id: str | None = None, has_start: bool = False) -> None:
     """Raise UserError with a line for every problem of a run; `has_start`: with an agent."""
+    forget()  # what was said of an earlier run's environment
     curiosity = config.part(CuriositySettings).curiosity
     learned = config.part(CrafterTextSettings).crafter_captions == LEARNED
     with telling(config):
