@@ -49,6 +49,7 @@ from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
+from utils.seeding import evaluation_seed
 from utils.settings import Config, shown
 from utils.user_modules import give_back_programs
 
@@ -162,7 +163,8 @@ def load(
     with ExitStack() as stack:
         with given(env) as name:
             own = config if name is None else replace(config, env=name)
-            played_in = stack.enter_context(open_env(own, config.seed, drawn=True))
+            seed = evaluation_seed(config.seed)
+            played_in = stack.enter_context(open_env(own, seed, drawn=True))
         agent = restored_agent(config, played_in, checkpoint, path)
         return Player(config, agent, played_in, stack.pop_all())
 
@@ -177,11 +179,18 @@ class Player:
     def __init__(self, config: Config, agent: Agent, env: VectorEnv, opened: ExitStack) -> None:
         self.config, self.agent, self.env, self._opened = config, agent, env, opened
         self.ended = True
+        self._seed: int | None = config.seed  # of the first episode, where `reset` gets none
         self._begin()
 
     def reset(self, seed: int | None = None) -> Any:
-        """Begin an episode with an empty memory and return its first observation."""
-        observations, _ = self.env.reset(seed=seed)
+        """Begin an episode with an empty memory and return its first observation.
+
+        No seed leads to an episode of the training. Without one, the first episode is that of the
+        run's seed, and others follow.
+        """
+        seed, self._seed = self._seed if seed is None else seed, None
+        own = None if seed is None else evaluation_seed(seed)
+        observations, _ = self.env.reset(seed=own)
         self._begin()
         self.ended = False
         return self._first(observations)
