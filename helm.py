@@ -38,7 +38,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from analysis.run_data import read_columns, read_settings_of, run_folders
+from analysis.run_data import read_columns, read_facts, read_settings_of, run_folders
 from envs import EnvLike, given
 from main import resume_run, start_run
 from models.agent import Agent
@@ -124,7 +124,8 @@ def resume(run: str | Path, env: EnvLike | None = None, trust: bool = False) -> 
 def runs(folder: str | Path = "experiments") -> Any:
     """Return a pandas data frame: a row for each run below a folder.
 
-    Its columns are `folder`, all settings and the last value of every metric.
+    Its columns are `folder`, what run.json tells of environment and code (`environment.size`), all
+    settings and the last value of every metric.
 
     Raises:
         UserError: there are no runs, or pandas is not installed.
@@ -135,7 +136,7 @@ def runs(folder: str | Path = "experiments") -> Any:
         raise UserError("runs: a data frame needs pandas. Run: pip install pandas") from None
     rows = []
     for place in run_folders(Path(folder)):
-        row = {"folder": str(place), **read_settings_of(place)}
+        row = {"folder": str(place), **read_facts(place), **read_settings_of(place)}
         with suppress(UserError):  # no rows yet
             for name, column in read_columns(place).items():
                 row[name] = next((v for v in column[::-1].tolist() if not math.isnan(v)), math.nan)

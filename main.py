@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from analysis import build_showcase
+from envs import given_facts
 from models import build_agent, resolve_device
 from trainers.build import build_evaluation, build_learner, check, configured_collector, open_env
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
@@ -83,9 +84,12 @@ def start_run(
     with telling(config), build_run(config, ranks, start, trust) as run:
         # Checkpoints leave pretrained parts out; the folder records their sha256 instead, so that
         # a resumed run can refuse others.
-        facts = None if start is None else start._asdict()
+        begun = None if start is None else start._asdict()
+        given = given_facts(config.env)
         folder = ranks.run_on_first(
-            lambda: create_run_folder(run.config, run_id, overrides, run.fingerprints(), facts)
+            lambda: create_run_folder(
+                run.config, run_id, overrides, run.fingerprints(), begun, given
+            )
         )
         with ranks.enter_on_first(locked(folder)):
             try:
@@ -106,7 +110,7 @@ def resume_run(folder: Path, ranks: Ranks, trust: bool = False) -> Path:
         checkpoint = own_checkpoint(folder, config, ranks)
         start = None if facts is None or checkpoint else WarmStart.recorded(facts)
         with telling(config), build_run(config, ranks, start, trust) as run:
-            run.resume(folder, checkpoint)
+            run.resume(folder, checkpoint, given_facts(config.env))
             run.train(folder)
     return folder
 

@@ -20,6 +20,7 @@ where its episodes can be played again (envs/episodes.py); elsewhere it begins n
 """
 
 import functools
+import logging
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import VectorEnv
 
 from envs import any_gymnasium
+from envs.facts import facts_of
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
 from envs.vector import FULL, EpisodeStatistics, TwinSettings, twin_if_asked
 from utils.errors import UserError, did_you_mean, told
@@ -81,6 +83,8 @@ ANY = any_gymnasium.TITLE
 READS = (TwinSettings,)  # of a given object
 FALLBACK = Suite("envs.any_gymnasium")
 _given: dict[str, EnvLike] = {}  # by their names in settings
+_facts: dict[str, dict[str, Any]] = {}  # of the given ones that have been made
+log = logging.getLogger(__name__)
 
 
 def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeStatistics:
@@ -220,6 +224,12 @@ def given(env: EnvLike | None) -> Iterator[str | None]:
         yield name
     finally:
         del _given[name]
+        _facts.pop(name, None)
+
+
+def given_facts(name: str) -> dict[str, Any]:
+    """Return what tells a given environment from others of its name; nothing of a named one."""
+    return _facts.get(name, {})
 
 
 def is_given_vector(name: str) -> bool:
@@ -230,6 +240,10 @@ def is_given_vector(name: str) -> bool:
 def make(config: TwinSettings, seed: int) -> VectorEnv:
     given_env = _given[config.env]
     made = _made(given_env)
+    try:
+        _facts[config.env] = facts_of(given_env, made)
+    except Exception as error:  # whatever its author did
+        log.warning(f"env: what tells {config.env} from others of its name: {told(error)}")
     if not isinstance(made, VectorEnv):
         made.close()
         make_one = twin_if_asked(functools.partial(_made, given_env), config)
