@@ -105,7 +105,12 @@ def train(
         return start_run(config, ranks, run_id, texts, start)
 
 
-def resume(run: str | Path, env: EnvLike | None = None, trust: bool = False) -> Path:
+def resume(
+    run: str | Path,
+    env: EnvLike | None = None,
+    trust: bool = False,
+    n_steps: int | None = None,
+) -> Path:
     """Resume an unfinished run and return its folder.
 
     Args:
@@ -113,12 +118,15 @@ def resume(run: str | Path, env: EnvLike | None = None, trust: bool = False) -> 
         env: The environment object, if the run was trained in one.
         trust: Follow its settings to code, addresses and places even if you have not begun the
             run on this machine.
+        n_steps: Go on to so many steps, also if the run is finished.
 
     Raises:
         UserError: it cannot be resumed, or not in that environment.
     """
+    if n_steps is not None:
+        n_steps = load_config(values={"n_steps": n_steps}).n_steps  # checked
     with given(env), joined_ranks() as ranks:
-        return resume_run(Path(run), ranks, trust)
+        return resume_run(Path(run), ranks, trust, n_steps)
 
 
 def runs(folder: str | Path = "experiments") -> Any:

@@ -207,22 +207,37 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> None:
+def check_settings(
+    folder: Path, config: Config, recorded: Any, where: str, to_go_on: bool = False
+) -> None:
     """Raise UserError where a setting with an effect was changed in config.json since the start.
 
-    `recorded` are the settings at the start, from `where`; an earlier version kept none.
+    `recorded` are the settings at the start, from `where`; an earlier version kept none. `n_steps`
+    may be another if it is given anew (`to_go_on`), or run.json says that it was.
     """
     if recorded is None:
         return
     here = dataclasses.asdict(config)
     known = with_defaults(recorded, here) if isinstance(recorded, dict) else {}
     free = settings_without_effect(here)
+    if to_go_on or here["n_steps"] == _n_steps_given_anew(folder):
+        free = free | {"n_steps"}
     names = [name for name, value in here.items() if name not in free and known.get(name) != value]
     if names:
         raise UserError(
             f"{folder}: {SETTINGS} differs from {where} in {', '.join(names)}. "
             "Restore it, or begin another run"
         )
+
+
+def _n_steps_given_anew(folder: Path) -> object:
+    """Return n_steps as it was last given to a resumption; it may not have saved anything yet."""
+    resumed = description_of(folder).get("resumed")
+    for entry in reversed(resumed if isinstance(resumed, list) else []):
+        match entry:
+            case {"n_steps": {"after": int(after)}}:
+                return after
+    return None
 
 
 def record_resume(
@@ -234,6 +249,8 @@ def record_resume(
 ) -> list[str]:
     """Add the resumption of a run to run.json, and whether it continues exactly.
 
+    Where `n_steps` was given anew, config.json gets it, too.
+
     `differences` are those of its state, in words; all differences are returned.
     """
     description, here = _description_to_amend(folder), describe_basis(config)
@@ -241,11 +258,22 @@ def record_resume(
     # Compared with the part before it: a change is told once, not at every later resumption.
     earlier = description.get("resumed", [])
     differences = [*differences, *basis_differences((earlier or [description])[-1], here)]
+    settings = read_json_object(folder / SETTINGS)
+    if is_longer := settings.get("n_steps") != config.n_steps:
+        differences.append(
+            f"n_steps {config.n_steps:,} instead of {shown(settings.get('n_steps'))}: schedules go "
+            "by it"
+        )
     entry = {"env_steps": env_steps, "time": now(), "command": command()}
+    if is_longer:
+        entry |= {"n_steps": {"before": settings.get("n_steps"), "after": config.n_steps}}
+        description.pop("finished", None)
     entry |= {"exact": not differences, "differences": differences, **here}
     description |= {"resumed": [*earlier, entry]}
     description[BEGUN_HERE] = begun_here(config, description)  # it is the user's run from now on
     write_json(folder / DESCRIPTION, description)
+    if is_longer:  # after run.json, which allows it, so that a kill in between does no harm
+        write_json(folder / SETTINGS, settings | {"n_steps": config.n_steps})
     return differences
 
 
