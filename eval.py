@@ -27,7 +27,7 @@ from utils.files import check_file, check_writable, folder_name
 from utils.hub import HubError, check_repository_name, hub_snapshot
 from utils.loggers import FILE as METRICS
 from utils.run_folder import DESCRIPTION, SETTINGS, write_json
-from utils.seeding import seed_everything
+from utils.seeding import evaluation_seed, seed_everything
 from utils.settings import MOST_SEED, Config
 
 EPISODES = Path("episodes")
@@ -69,18 +69,17 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
         play_tasks(tasks, config, checkpoint, path, arguments)
         return
 
-    seed_everything(arguments.seed, config.deterministic)
+    seed = evaluation_seed(arguments.seed)  # no episode that it has been trained on
+    seed_everything(seed, config.deterministic)
     in_detail = arguments.report or arguments.video
     file, folder = result_file(config, path, arguments), episode_folder(config, arguments)
     episodes = []
-    with open_env(config, arguments.seed, drawn=in_detail) as env:
+    with open_env(config, seed, drawn=in_detail) as env:
         heading = f"{'Chance' if arguments.random else config.model} on {task}"
         agent = None if arguments.random else checkpoint
         player = restored_agent(config, env, agent, path)
         page = page_of(env, config.env, player, heading)
-        played = evaluate(
-            player, env, arguments.n_episodes, arguments.greedy, arguments.seed, in_detail
-        )
+        played = evaluate(player, env, arguments.n_episodes, arguments.greedy, seed, in_detail)
         with tqdm(played, total=arguments.n_episodes, unit=" episodes") as recordings:
             for number, recording in enumerate(recordings, 1):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -111,14 +110,14 @@ def play_tasks(
 ) -> None:
     figures: dict[str, dict[str, Any]] = {}
     player: Any = None
+    seed = evaluation_seed(arguments.seed)
     for name, own in tasks.items():
-        seed_everything(arguments.seed, own.deterministic)
-        with open_env(own, arguments.seed) as env:
+        seed_everything(seed, own.deterministic)
+        with open_env(own, seed) as env:
             if player is None:  # one agent for all tasks: they share their spaces
                 agent = None if arguments.random else checkpoint
                 player = restored_agent(own, env, agent, path)
-            asked = arguments.n_episodes, arguments.greedy, arguments.seed
-            played = evaluate(player, env, *asked)
+            played = evaluate(player, env, arguments.n_episodes, arguments.greedy, seed)
             figures[name] = summarize([recording.episode for recording in played])
         print(f"{name:30s}{figures[name]['success_mean']:6.3f}", flush=True)
     success = float(np.mean([each["success_mean"] for each in figures.values()]))
@@ -191,7 +190,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     place = "a run folder, a checkpoint, or hub:OWNER/NAME[@REVISION] for a published one"
     add("--ckpt-path", metavar="PLACE", required=True, help=place)
     add("--n-episodes", metavar="N", type=whole_number(1, MOST_EPISODES), default=10)
-    add("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
+    seeds = "of the episodes and the drawn actions; no seed gives episodes of the training (0)"
+    add("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0, help=seeds)
     add("--device", default="auto", help="auto, cpu or cuda (default auto)")
     policy = parser.add_mutually_exclusive_group().add_argument
     policy("--greedy", action="store_true", help="take the most probable action, do not sample")

@@ -38,7 +38,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from analysis.run_data import read_columns, read_settings_of, run_folders
+from analysis.run_data import read_columns, read_facts, read_settings_of, run_folders
 from envs import EnvLike, given
 from main import resume_run, start_run
 from models.agent import Agent
@@ -49,6 +49,7 @@ from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
+from utils.seeding import evaluation_seed
 from utils.settings import Config, shown
 from utils.user_modules import give_back_programs
 
@@ -104,7 +105,12 @@ def train(
         return start_run(config, ranks, run_id, texts, start)
 
 
-def resume(run: str | Path, env: EnvLike | None = None, trust: bool = False) -> Path:
+def resume(
+    run: str | Path,
+    env: EnvLike | None = None,
+    trust: bool = False,
+    n_steps: int | None = None,
+) -> Path:
     """Resume an unfinished run and return its folder.
 
     Args:
@@ -112,18 +118,22 @@ def resume(run: str | Path, env: EnvLike | None = None, trust: bool = False) -> 
         env: The environment object, if the run was trained in one.
         trust: Follow its settings to code, addresses and places even if you have not begun the
             run on this machine.
+        n_steps: Go on to so many steps, also if the run is finished.
 
     Raises:
         UserError: it cannot be resumed, or not in that environment.
     """
+    if n_steps is not None:
+        n_steps = load_config(values={"n_steps": n_steps}).n_steps  # checked
     with given(env), joined_ranks() as ranks:
-        return resume_run(Path(run), ranks, trust)
+        return resume_run(Path(run), ranks, trust, n_steps)
 
 
 def runs(folder: str | Path = "experiments") -> Any:
     """Return a pandas data frame: a row for each run below a folder.
 
-    Its columns are `folder`, all settings and the last value of every metric.
+    Its columns are `folder`, what run.json tells of environment and code (`environment.size`), all
+    settings and the last value of every metric.
 
     Raises:
         UserError: there are no runs, or pandas is not installed.
@@ -134,7 +144,7 @@ def runs(folder: str | Path = "experiments") -> Any:
         raise UserError("runs: a data frame needs pandas. Run: pip install pandas") from None
     rows = []
     for place in run_folders(Path(folder)):
-        row = {"folder": str(place), **read_settings_of(place)}
+        row = {"folder": str(place), **read_facts(place), **read_settings_of(place)}
         with suppress(UserError):  # no rows yet
             for name, column in read_columns(place).items():
                 row[name] = next((v for v in column[::-1].tolist() if not math.isnan(v)), math.nan)
@@ -162,7 +172,8 @@ def load(
     with ExitStack() as stack:
         with given(env) as name:
             own = config if name is None else replace(config, env=name)
-            played_in = stack.enter_context(open_env(own, config.seed, drawn=True))
+            seed = evaluation_seed(config.seed)
+            played_in = stack.enter_context(open_env(own, seed, drawn=True))
         agent = restored_agent(config, played_in, checkpoint, path)
         return Player(config, agent, played_in, stack.pop_all())
 
@@ -177,11 +188,18 @@ class Player:
     def __init__(self, config: Config, agent: Agent, env: VectorEnv, opened: ExitStack) -> None:
         self.config, self.agent, self.env, self._opened = config, agent, env, opened
         self.ended = True
+        self._seed: int | None = config.seed  # of the first episode, where `reset` gets none
         self._begin()
 
     def reset(self, seed: int | None = None) -> Any:
-        """Begin an episode with an empty memory and return its first observation."""
-        observations, _ = self.env.reset(seed=seed)
+        """Begin an episode with an empty memory and return its first observation.
+
+        No seed leads to an episode of the training. Without one, the first episode is that of the
+        run's seed, and others follow.
+        """
+        seed, self._seed = self._seed if seed is None else seed, None
+        own = None if seed is None else evaluation_seed(seed)
+        observations, _ = self.env.reset(seed=own)
         self._begin()
         self.ended = False
         return self._first(observations)

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from analysis import build_showcase
+from envs import given_facts
 from models import build_agent, resolve_device
 from trainers.build import build_evaluation, build_learner, check, configured_collector, open_env
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
@@ -53,7 +54,7 @@ def train(argv: Sequence[str] | None) -> None:
     # Under torchrun several processes train one agent together; otherwise there is one rank.
     with joined_ranks() as ranks:
         if arguments.resume:
-            resume_run(arguments.resume, ranks, arguments.trust)
+            resume_run(arguments.resume, ranks, arguments.trust, arguments.n_steps)
         else:
             config = load_config(arguments.config, arguments.overrides).part(RunSettings)
             names = arguments.run_id, arguments.overrides, arguments.init_from
@@ -83,9 +84,12 @@ def start_run(
     with telling(config), build_run(config, ranks, start, trust) as run:
         # Checkpoints leave pretrained parts out; the folder records their sha256 instead, so that
         # a resumed run can refuse others.
-        facts = None if start is None else start._asdict()
+        begun = None if start is None else start._asdict()
+        given = given_facts(config.env)
         folder = ranks.run_on_first(
-            lambda: create_run_folder(run.config, run_id, overrides, run.fingerprints(), facts)
+            lambda: create_run_folder(
+                run.config, run_id, overrides, run.fingerprints(), begun, given
+            )
         )
         with ranks.enter_on_first(locked(folder)):
             try:
@@ -98,15 +102,18 @@ def start_run(
     return folder
 
 
-def resume_run(folder: Path, ranks: Ranks, trust: bool = False) -> Path:
+def resume_run(folder: Path, ranks: Ranks, trust: bool = False, n_steps: int | None = None) -> Path:
+    """Go on with a run and return its folder; `n_steps`: of the whole run, instead of its own."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
+    if n_steps is not None:
+        config = dataclasses.replace(config, n_steps=n_steps)
     facts = init_checkpoint(folder)
     check(config, has_start=facts is not None)
     with ranks.enter_on_first(locked(folder)):
-        checkpoint = own_checkpoint(folder, config, ranks)
+        checkpoint = own_checkpoint(folder, config, ranks, n_steps is not None)
         start = None if facts is None or checkpoint else WarmStart.recorded(facts)
         with telling(config), build_run(config, ranks, start, trust) as run:
-            run.resume(folder, checkpoint)
+            run.resume(folder, checkpoint, given_facts(config.env))
             run.train(folder)
     return folder
 
@@ -154,7 +161,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", metavar="N", nargs=1, default=[], help="short for --var seed=N")
     add("--deterministic", action="store_true", help="short for --var deterministic=true")
     add("--run-id", metavar="NAME", help="run folder's name instead of the settings")
-    add("--resume", metavar="RUN_FOLDER", type=Path, help="go on with an unfinished run")
+    unfinished = (
+        "go on with an unfinished run; with --var n_steps=N, a finished one too, to N steps"
+    )
+    add("--resume", metavar="RUN_FOLDER", type=Path, help=unfinished)
     begun = "begin with the parameters of another run's agent: its folder, or a checkpoint"
     add(INIT_FROM, metavar="RUN", type=Path, help=begun)
     add_trust(parser)
@@ -172,9 +182,17 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"unknown: {' '.join(unknown)}. Settings are given by --var {setting}")
     short = ["deterministic=true"] * arguments.deterministic
     arguments.overrides = [*arguments.var, *(f"seed={seed}" for seed in arguments.seed), *short]
-    given = arguments.overrides or arguments.config or arguments.run_id or arguments.init_from
-    if arguments.resume and given:
-        parser.error("--resume takes all settings from the run folder, give it alone")
+    if arguments.resume:
+        changed = [text.partition("=")[0] for text in arguments.overrides]
+        if changed not in ([], ["n_steps"]) or (
+            arguments.config or arguments.run_id or arguments.init_from
+        ):
+            parser.error(
+                "--resume takes all settings from the run folder. Give it alone, or with "
+                "--var n_steps=N to go on to N steps"
+            )
+        n_steps = load_config(None, arguments.overrides).n_steps  # checked
+        arguments.n_steps = n_steps if changed else None
     return arguments
 
 

@@ -36,7 +36,8 @@ def plot(argv: Sequence[str] | None) -> None:
         place = arguments.output
         if len(metrics) > 1:
             place = place.with_stem(f"{place.stem}_{metric.replace('/', '_')}")
-        draw_runs(arguments.runs, place, *groups, Labels(metric, *how), arguments.format)
+        labels, ignore = Labels(metric, *how), list(filter(None, arguments.ignore.split(",")))
+        draw_runs(arguments.runs, place, *groups, labels, arguments.format, ignore)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -50,6 +51,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--panels", metavar="KEY,KEY", default="env", help="settings with one panel per value (env)"
     )
+    all_the_same = "settings or facts that averaged runs may differ in, such as environment"
+    add("--ignore", metavar="KEY,KEY", default="", help=all_the_same)
     columns = f"columns of metrics.csv, a picture for each ({RETURN})"
     add("--metric", metavar="NAME,NAME", default=RETURN, help=columns)
     add("--axis", choices=AXES, default="steps", help="horizontal axis (steps)")

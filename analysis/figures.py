@@ -226,6 +226,7 @@ def draw_runs(
     panels: Sequence[str] = ("env",),
     labels: Labels = USUAL,
     endings: Sequence[str] = PICTURES[:2],
+    ignore: Sequence[str] = (),
 ) -> None:
     """Group and compare runs, print the tables and write picture and numbers.
 
@@ -235,11 +236,12 @@ def draw_runs(
         by: Settings that tell agents apart.
         panels: Settings with one panel per value.
         endings: Of the files beside the numbers.
+        ignore: Settings and facts that averaged runs may differ in.
     """
     axis, threshold, output = labels.axis, labels.threshold, picture.with_suffix("")
     notes: list[str] = []
     runs = read_runs(folders, labels.metric, axis, notes)
-    groups = group_runs(runs, by, notes, panels)
+    groups = group_runs(runs, by, notes, panels, ignore)
     for environment, name, own in groups:
         first, last = min(run.x[-1] for run in own), max(run.x[-1] for run in own)
         if first < last:

@@ -36,7 +36,7 @@ from models.observations import AgentInput, Observations
 from trainers.build import open_env
 from trainers.evaluation import evaluate
 from utils.errors import UserError, escape
-from utils.seeding import derived_seed, seed_everything
+from utils.seeding import evaluation_seed, seed_everything
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -265,11 +265,11 @@ def lines_of(
         seed_everything(seed)
         episodes = []
         watched = Watched(agents, env, random_share, seed)
-        for recording in evaluate(watched, env, source.n_episodes, seed=seed):
+        for recording in evaluate(watched, env, source.n_episodes, seed=source.env_seed):
             episodes.append(recording.steps)
             progress.update()
         n_scored = min(SCORED, source.n_episodes)  # of its own actions alone
-        played = evaluate(agents[0], env, n_scored, seed=derived_seed(seed, 1))
+        played = evaluate(agents[0], env, n_scored, seed=evaluation_seed(seed, 1))
         scored = [recording.episode for recording in played]
 
     task = TASKS.get(config.env)
@@ -297,8 +297,8 @@ def lines_of(
 @contextmanager
 def _telling(source: Source) -> Iterator[VectorEnv]:
     for drawn in (False, True):
-        with open_env(source.config, source.seed, drawn=drawn) as env:
-            env.reset(seed=source.seed)
+        with open_env(source.config, source.env_seed, drawn=drawn) as env:
+            env.reset(seed=source.env_seed)
             if cues_of(env) is not None:
                 yield env
                 return

@@ -8,22 +8,30 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 import trainers.build  # noqa: F401  registers all settings, which complete those of older runs
+from envs.facts import PACKAGE
 from utils.errors import UserError, did_you_mean, escape
 from utils.files import write_text
 from utils.given_settings import NAMED_BY_ALL, read_json_object, with_defaults
 from utils.loggers import FILE, RETURN, STEPS, check_size
-from utils.run_folder import SETTINGS, init_checkpoint
+from utils.run_folder import ENVIRONMENT, SETTINGS, description_of, init_checkpoint
 from utils.settings import all_settings, settings_index, settings_without_effect, shown
 
 AXES = {"steps": STEPS, "seconds": "time/seconds"}
 PRETRAINED = "pretrained"
+# Beginnings of the names of facts that run.json has recorded, where it is not too old: of a given
+# environment, of the user's own code, and of the rest. Runs that differ in the rest are averaged,
+# and a line says so: thirty seeds take a week, and somebody commits meanwhile.
+CODE, PROGRAM = "code", "program"
+RECORDED = (f"{ENVIRONMENT}.", f"{CODE}.", f"{PROGRAM}.")
+ONLY_TOLD = (f"{PROGRAM}.", f"{ENVIRONMENT}.{PACKAGE}.")
+SHOWN = 12  # characters of a sha256
 # Columns under their names in runs of the version before; `plot.py --metric` takes these, too.
 RENAMED = {
     "time/fps": "time/steps_per_second",
@@ -48,7 +56,8 @@ class RunRecord(NamedTuple):
 
     Attributes:
         settings: Its config.json, with defaults for settings younger than the run, and under
-            `pretrained` whether it began with another run's parameters (--init-from).
+            `pretrained` whether it began with another run's parameters (--init-from). Facts of
+            run.json that tell tasks and code apart stand among them (`read_facts`).
         x: Environment steps or seconds behind each row.  [rows]
         y: The metric.  [rows]
     """
@@ -120,8 +129,49 @@ def read_run(folder: Path, metric: str, axis: str) -> RunRecord:
             raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
     x, y = _numbers(folder, rows, columns)
     known = ~np.isnan(x + y)  # no mean return before the first episode's end
-    told = {PRETRAINED: init_checkpoint(folder) is not None, **settings}
+    told = {PRETRAINED: init_checkpoint(folder) is not None, **read_facts(folder), **settings}
     return RunRecord(folder, told, x[known], y[known])
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return what run.json says of a given environment, the user's code and the program, by name.
+
+    A fact that has changed when the run was resumed has its values one after the other.
+    """
+    description = description_of(folder)
+    resumed = description.get("resumed")
+    parts = [description, *(resumed if isinstance(resumed, list) else [])]
+    found: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, value in _facts_in(part) if isinstance(part, dict) else ():
+            values = found.setdefault(escape(name).replace(",", ""), [])
+            if value not in values:
+                values.append(value)
+    return {
+        name: values[0] if len(values) == 1 else ", then ".join(map(_text, values))
+        for name, values in found.items()
+    }
+
+
+def _facts_in(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield names and values; of a received run.json anything may be of another type."""
+    given, modules, packages = (
+        each if isinstance(each, dict) else {}
+        for each in (part.get(name) for name in (ENVIRONMENT, "user_modules", "packages"))
+    )
+    for name, value in given.items():
+        values = value if isinstance(value, list) else [value]
+        if all(isinstance(each, bool | int | str | None) for each in values):
+            yield f"{ENVIRONMENT}.{name}", value
+    for name, facts in modules.items():
+        if isinstance(facts, dict) and isinstance(facts.get("sha256"), str):
+            yield f"{CODE}.{name}", facts["sha256"][:SHOWN]
+    versions = {**packages, "python": part.get("python")}
+    for name, version in versions.items():
+        if isinstance(version, str):
+            yield f"{PROGRAM}.{name}", version
+    if isinstance(source := part.get("source_sha256"), str):
+        yield f"{PROGRAM}.source", source[:SHOWN]
 
 
 def read_columns(folder: Path) -> dict[str, np.ndarray]:
@@ -232,6 +282,7 @@ def group_runs(
     keys: Sequence[str],
     left_out: list[str],
     panels: Sequence[str] = ("env",),
+    ignore: Sequence[str] = (),
 ) -> list[Group]:
     """Return the runs grouped by environment and by the named settings, sorted.
 
@@ -243,11 +294,13 @@ def group_runs(
         keys: Settings that tell agents apart.
         left_out: Gets a line for each group from which runs are left out.
         panels: Settings that stand for the environment and are never averaged over.
+        ignore: Settings and facts, or beginnings of their names, that runs may differ in.
     """
     known = {name for run in runs for name in run.settings}
-    for option, names in (("--by", keys), ("--panels", panels)):
+    beginnings = {name.partition(".")[0] for name in known}
+    for option, names in (("--by", keys), ("--panels", panels), ("--ignore", ignore)):
         for key in names:
-            if key not in known:
+            if key not in known and not (option == "--ignore" and key in beginnings):
                 hint = did_you_mean(key, known)
                 raise UserError(f"{option} {key}: no setting of these runs.{hint}")
 
@@ -266,11 +319,20 @@ def group_runs(
     # Paths are cut down to their last part, unless that makes two names alike.
     short = {name: re.sub(r"(?<==)[^,]*/(?=[^,/])", "", name) for _, name in by_name}
     counts = Counter(short.values())
-    groups, ignored = [], settings_without_effect() | {"seed"}
+    groups, ignored = [], settings_without_effect() | {"seed", *ignore}
+    of_other_origin: list[str] = []
     for (place, full), found in by_name.items():
         name = short[full] if counts[short[full]] == 1 else full
         title = f"{name} on {place}" if name else place
-        groups.append(Group(place, name, _comparable(found, title, keys, left_out, ignored)))
+        own = _comparable(found, title, keys, left_out, ignored)
+        groups.append(Group(place, name, own))
+        others = [name for name in _differing(own, ignored) if name.startswith(ONLY_TOLD)]
+        of_other_origin += [f"{title} ({', '.join(others)})"] if others else []
+    if of_other_origin:
+        left_out.append(
+            "averaged all the same, though the program or its packages have changed between the "
+            f"runs: {'; '.join(of_other_origin)}"
+        )
     return sorted(groups, key=lambda group: (group.environment, group.name))
 
 
@@ -279,7 +341,7 @@ def _comparable(
     title: str,
     keys: Sequence[str],
     left_out: list[str],
-    ignored: Container[str],
+    ignored: Collection[str],
 ) -> list[RunRecord]:
     lengths = [run.settings.get("n_steps") for run in runs]
     if "n_steps" not in keys and all(isinstance(length, int) for length in lengths):
@@ -292,18 +354,15 @@ def _comparable(
             )
         runs = [run for run in runs if run.settings["n_steps"] == most]
 
-    names = dict.fromkeys(name for run in runs for name in run.settings)
-    values = {
-        name: sorted({_text(run.settings.get(name, "not set")) for run in runs})
-        for name in names
-        if name not in ignored
-    }
-    differing = [name for name, found in values.items() if len(found) > 1]
+    values = _differing(runs, ignored)
+    differing = [name for name in values if not name.startswith(ONLY_TOLD)]
     if differing:
         told = ", ".join(f"{name} ({', '.join(values[name])})" for name in differing)
+        facts = [name for name in differing if name.startswith(RECORDED)]
+        regardless = f", average them with plot.py --ignore {','.join(facts)}" if facts else ""
         raise UserError(
-            f"{title}: these runs differ in more than the seed: {told}. "
-            f"Draw them apart with --by {','.join([*keys, *differing])}, or name fewer runs"
+            f"{title}: these runs differ in more than the seed: {told}. Draw them apart with "
+            f"--by {','.join([*keys, *differing])}{regardless}, or name fewer runs"
         )
 
     # A seed counts once, or its luck would count twice in the interval.
@@ -318,6 +377,30 @@ def _comparable(
             f"{_folders(repeated)}"
         )
     return [run for run in runs if by_seed[run.settings["seed"]] is run]
+
+
+def _differing(runs: Sequence[RunRecord], ignored: Collection[str]) -> dict[str, list[str]]:
+    """Return the settings and facts in which runs differ, with their values.
+
+    A fact that a run has not recorded is like the others', and one that is the run's own seed in
+    every run is no difference.
+    """
+    found = {}
+    for name in dict.fromkeys(name for run in runs for name in run.settings):
+        is_fact = name.startswith(RECORDED)
+        with_it = [run for run in runs if name in run.settings or not is_fact]
+        values = {_text(run.settings.get(name, "not set")) for run in with_it}
+        is_seed = is_fact and all(_is_seed(run.settings[name], run.settings) for run in with_it)
+        if len(values) > 1 and not is_seed and not {name, name.partition(".")[0]} & {*ignored}:
+            found[name] = sorted(values)
+    return found
+
+
+def _is_seed(value: object, settings: Mapping[str, Any]) -> bool:
+    seed, values = settings["seed"], value if isinstance(value, list) else [value]
+    return values == [*range(seed, seed + len(values))] and all(
+        type(each) is int for each in values
+    )
 
 
 def _text(value: object) -> str:

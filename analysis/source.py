@@ -20,7 +20,7 @@ from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import evaluate, played_config, recorded_input
 from utils.errors import UserError
 from utils.given_settings import load_config
-from utils.seeding import seed_everything
+from utils.seeding import evaluation_seed, seed_everything
 from utils.settings import Config
 from utils.user_modules import imported, is_named, parts_of
 
@@ -54,6 +54,7 @@ class Source:
     ) -> None:
         self.settings, self.overrides = settings, overrides
         self.n_episodes, self.seed, self.trust = n_episodes, seed, trust
+        self.env_seed = evaluation_seed(seed)
         self.files = [file for path in paths for file in _episode_files(path)]
         others = [path for path in paths if not _episode_files(path)]
         if len(others) > 1:
@@ -84,7 +85,7 @@ class Source:
     def agent(self) -> Agent:
         if not self.checkpoint:
             return build_agent(self.config, *_spaces(self.episodes)).eval()
-        with open_env(self.config, self.seed) as env:
+        with open_env(self.config, self.env_seed) as env:
             if self.files:
                 self._check_made_for(env)
             return restored_agent(self.config, env, self._state, self.checkpoint)
@@ -154,11 +155,11 @@ class Source:
         return load_checkpoint(self.checkpoint)
 
     def _played(self) -> list[dict[str, np.ndarray]]:
-        with open_env(self.config, self.seed) as env:
+        with open_env(self.config, self.env_seed) as env:
             # Frozen parts say the same of any episode, so a random agent serves for untrained ones.
             random = RandomAgent(env.single_observation_space, env.single_action_space)
             player = self.agent if self.checkpoint else random.to(self.config.device)
-            played = evaluate(player, env, self.n_episodes, seed=self.seed)
+            played = evaluate(player, env, self.n_episodes, seed=self.env_seed)
             episodes = [recording.steps for recording in played]
         if "observations" not in episodes[0]:
             raise UserError(

@@ -20,6 +20,7 @@ where its episodes can be played again (envs/episodes.py); elsewhere it begins n
 """
 
 import functools
+import logging
 import pkgutil
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ from gymnasium.vector import VectorEnv
 
 from envs import any_gymnasium
 from envs.episodes import MAKE_ANEW
+from envs.facts import facts_of
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
 from envs.vector import FULL, EpisodeStatistics
 from utils.errors import UserError, did_you_mean, told
@@ -84,6 +86,8 @@ READS = (any_gymnasium.ResetSettings,)  # of a given object
 FALLBACK = Suite("envs.any_gymnasium")
 _given: dict[str, EnvLike] = {}  # by their names in settings
 _made_before: list[weakref.ref[Any]] = []  # by given functions
+_facts: dict[str, dict[str, Any]] = {}  # of the given ones that have been made
+log = logging.getLogger(__name__)
 
 
 def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeStatistics:
@@ -224,6 +228,12 @@ def given(env: EnvLike | None) -> Iterator[str | None]:
     finally:
         del _given[name]
         _made_before.clear()
+        _facts.pop(name, None)
+
+
+def given_facts(name: str) -> dict[str, Any]:
+    """Return what tells a given environment from others of its name; nothing of a named one."""
+    return _facts.get(name, {})
 
 
 def is_given_vector(name: str) -> bool:
@@ -235,11 +245,15 @@ def make(config: any_gymnasium.ResetSettings, seed: int) -> VectorEnv:
     given_env = _given[config.env]
     with any_gymnasium.streams_kept():
         made = _made(given_env)
+    try:
+        _facts[config.env] = facts_of(given_env, made)
+    except Exception as error:  # whatever its author did
+        log.warning(f"env: what tells {config.env} from others of its name: {told(error)}")
     if not isinstance(made, VectorEnv):
         made.close()
         make_one = any_gymnasium.as_asked(functools.partial(_made, given_env), config)
-        told = any_gymnasium.check_first_steps(make_one, config.env)
-        return any_gymnasium.vector_of(make_one, config.n_envs, seed, False, *told)
+        tells = any_gymnasium.check_first_steps(make_one, config.env)
+        return any_gymnasium.vector_of(make_one, config.n_envs, seed, False, *tells)
     if config.observability == FULL:
         raise UserError(
             "observability: a vector environment that is given has no twin. Give a function that "

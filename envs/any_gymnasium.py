@@ -147,8 +147,8 @@ def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
             agents do not know.
     """
     make_one = as_asked(_maker(config, **drawn), config)
-    told = check_first_steps(make_one, config.env)
-    return vector_of(make_one, config.n_envs, seed, config.env_processes, *told)
+    tells = check_first_steps(make_one, config.env)
+    return vector_of(make_one, config.n_envs, seed, config.env_processes, *tells)
 
 
 def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:

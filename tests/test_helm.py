@@ -102,6 +102,16 @@ def test_an_interrupted_run_on_an_object_goes_on_with_it(recall, in_empty_folder
     assert same(outcome(folder), outcome(whole))
 
 
+def test_a_finished_run_on_an_object_goes_on_to_more_steps(recall, in_empty_folder):
+    run = helm.train(TINY, env=recall, run_id="mine")
+    for wrong in (64, 0, "x", True, 1e99):
+        with in_one_line("n_steps"):
+            helm.resume(run, env=recall, n_steps=wrong)
+    assert helm.resume(run, env=recall, n_steps=96) == run
+    assert json.loads((run / "config.json").read_text())["n_steps"] == 96
+    assert load_checkpoint(run / LAST)["env_steps"] == 96
+
+
 def test_programs_say_that_they_need_the_object(recall, in_empty_folder, capsys):
     folder = str(helm.train(TINY, env=recall, run_id="mine"))
     for program, option in (("eval", "--ckpt-path"), ("main", "--resume")):

@@ -162,6 +162,54 @@ def test_runs_that_began_with_the_parameters_of_others_are_drawn_apart(runs, cap
     assert found["HELM, pretrained=false"] == pytest.approx(0.6)
 
 
+def describe(seed, description):
+    Path(f"runs/helm{seed}/run.json").write_text(json.dumps(description))
+
+
+MODULES = [{"user_modules": {"my_envs": {"sha256": text}}} for text in ("aa", "bb")]
+SOURCES = [{"source_sha256": text} for text in ("aa", "bb")]
+RECORDED = {  # in run.json of two runs of three, and whether they are averaged, or say so
+    "an environment's size": ([{"environment": {"size": n}} for n in (5, 8)], "environment.size"),
+    "its own code": (MODULES, "code.my_envs"),
+    "changed when it was resumed": (
+        [{**MODULES[0], "resumed": [MODULES[1]]}, MODULES[1]],
+        "code.my_envs",
+    ),
+    "not recorded once": ([{"environment": {"size": 5}}, {"environment": {}}], None),
+    "an argument that is the seed": ([{"environment": {"n": n}} for n in (0, 1)], None),
+    "seeds of a vector": ([{"environment": {"n": [n, n + 1]}} for n in (0, 1)], None),
+    "a yes that looks like a seed": (
+        [{"environment": {"n": yes}} for yes in (False, True)],
+        "environment.n",
+    ),
+    "the program's source": (SOURCES, "say so"),
+    "packages": ([{"packages": {"torch": text}} for text in ("2.1", "2.2")], "say so"),
+    "the package around": ([{"environment": {"package.my": x}} for x in "ab"], "say so"),
+    "of other types": ([{"environment": [5], "user_modules": {"a": 1}}, {"resumed": [3]}], None),
+    "deep and long": (
+        [{"environment": {"a": [[[5]]], "b\n": "x" * 9999}, "packages": {"torch": 3}}, {}],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("facts", RECORDED)
+def test_what_differs_in_more_than_the_seed_is_refused_or_said(facts, runs, capsys):
+    descriptions, expected = RECORDED[facts]
+    for seed, description in enumerate(descriptions):
+        describe(seed, description)
+    if expected in (None, "say so"):
+        assert compared("runs")[1]["runs"] == "3"
+        said = "averaged all the same" in capsys.readouterr().out
+        assert said == (expected == "say so")
+        return
+    (line,) = refused(capsys, "plot", ["runs"])
+    assert f"in more than the seed: {expected} (" in line
+    assert len(compared("runs", "--by", f"model,{expected}")) == 4  # unknown, too, is apart
+    for ignored in (expected, expected.partition(".")[0]):
+        assert compared("runs", "--ignore", ignored)[1]["runs"] == "3"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [["b/gpt2", "a/llama"], ["a/llama", "b/llama"]])
 def test_a_path_is_called_by_its_last_part_unless_two_are_alike(others, runs):
@@ -240,6 +288,7 @@ def test_a_curve_begins_where_an_episode_has_ended(runs, capsys):
     [
         (["runs", "--metric", "rollout/return_men"], "Did you mean 'rollout/return_mean'?"),
         (["runs", "--panels", "env,evn"], "--panels evn: no setting of these runs. Did you mean"),
+        (["runs", "--ignore", "environmnt"], "--ignore environmnt: no setting of these runs"),
         (["runs", "--by", "modle"], "--by modle: no setting of these runs. Did you mean 'model'?"),
         (["runs", "--output", "curves.gif"], "--output curves.gif: name a file ending in .png, "),
         (["runs", "--output", "nowhere/x.png"], "there is no folder nowhere"),

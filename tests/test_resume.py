@@ -20,6 +20,7 @@ from tests.runs import ROWS, folder_of, outcome, resume, same, signal_at, words_
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.rollout import Rollout
+from trainers.train import Run
 from utils import run_folder as run_description
 from utils.run_folder import locked
 
@@ -190,7 +191,10 @@ def test_what_cannot_go_on_gets_one_line(cut, capsys):
         assert line in refused(capsys, "main", arguments)[0]
 
     is_refused(f"go on with it: python main.py --resume {folder}", *command("CNN", "cut"))
-    is_refused("give it alone", "--resume", str(folder), "--var", "n_steps=5")
+    for words in (["gamma=0.5"], ["n_steps=500", "--var=gamma=1"], ["n_steps=500", "--run-id=x"]):
+        is_refused("all settings from the run folder", "--resume", str(folder), "--var", *words)
+    for n_steps, line in (("32", "has had 32 steps. Choose more"), ("x", "n_steps=x")):
+        is_refused(line, "--resume", str(folder), "--var", f"n_steps={n_steps}")
     is_refused("not a run folder", "--resume", "nowhere")
     with locked(folder):
         is_refused("another run is writing here", "--resume", str(folder))
@@ -203,6 +207,87 @@ def test_what_cannot_go_on_gets_one_line(cut, capsys):
     assert resume("cut") == 0
     is_refused("this run is finished", "--resume", str(folder))
     assert "--resume" not in refused(capsys, "main", command("CNN", "cut"))[0]
+
+
+EVALUATED = {"eval_steps": 48, "eval_episodes": 2}
+LONGER = {  # a model, and settings whose schedules do not depend on the number of steps
+    "PPO": ("CNN", TINY | EVALUATED),
+    "PPO LSTM": ("LSTM", TINY | {"adv_norm": "true"}),
+    "ELLM": ("ELLM", runs.ELLM | {"checkpoint_minutes": 0}),
+}
+
+
+def go_on(folder, n_steps):
+    return main_program.main(["--resume", str(folder), f"--var=n_steps={n_steps}"])
+
+
+@pytest.mark.quick("PPO")
+@pytest.mark.parametrize("row", LONGER)
+def test_a_finished_run_that_goes_on_is_the_longer_run_to_the_bit(row, whole, capsys):
+    model, settings = LONGER[row]
+    expected, n_steps = whole(model, settings), settings["n_steps"]
+    assert main_program.main(command(model, "short", settings, n_steps=n_steps // 2)) == 0
+    folder = folder_of("short")
+    assert go_on(folder, n_steps) == 0
+    assert f"n_steps {n_steps} instead of {n_steps // 2}" in capsys.readouterr().out
+    assert same(outcome(folder), expected)
+    assert json.loads((folder / "config.json").read_text())["n_steps"] == n_steps
+    description = json.loads((folder / "run.json").read_text())
+    (entry,) = description["resumed"]
+    assert entry["n_steps"] == {"before": n_steps // 2, "after": n_steps}
+    assert description["finished"] >= entry["time"]
+    (line,) = refused(capsys, "main", ["--resume", str(folder)])
+    assert "this run is finished" in line
+    assert "--var n_steps=N" in line
+
+
+@pytest.mark.parametrize("at", [None, 1, 10])
+def test_a_run_killed_after_it_was_given_more_steps_goes_on_to_them(at, whole, monkeypatch):
+    expected = whole(checkpoint_minutes=60)
+    assert main_program.main(command("CNN", "cut", n_steps=64, checkpoint_minutes=60)) == 0
+    folder = folder_of("cut")
+    with monkeypatch.context() as killed:  # before its first step, or within
+
+        def die(*_):
+            raise KeyboardInterrupt
+
+        killed.setattr(*((Run, "train", die) if at is None else (Rollout, "store", die)))
+        assert go_on(folder, 128) == 130
+    assert "finished" not in json.loads((folder / "run.json").read_text())
+    if at == 10:  # between the writing of run.json and of config.json
+        settings = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(settings | {"n_steps": 64}))
+        assert resume("cut") == 2
+        assert go_on(folder, 128) == 0
+    else:
+        assert resume("cut") == 0
+    assert same(outcome(folder), expected)
+
+
+def test_no_other_number_of_steps_than_the_one_given_is_taken(cut, capsys):
+    folder = cut()
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"n_steps": 500}))
+    (line,) = refused(capsys, "main", ["--resume", str(folder)])
+    assert "config.json differs from the checkpoint in n_steps" in line
+
+
+def test_schedules_go_by_the_new_number_of_steps(in_empty_folder):
+    settings = FROM_REPLAY | {"exploration_fraction": 1, "epsilon_final": 0}
+    assert main_program.main(command("LSTM", "short", settings)) == 0
+    folder = folder_of("short")
+    assert float(outcome(folder)["metrics"][-1]["train/epsilon"]) == 0
+    assert go_on(folder, 600) == 0
+    rows = outcome(folder)["metrics"]
+    epsilons = [float(row["train/epsilon"]) for row in rows if int(row["env_steps"]) > 300]
+    assert 0.4 < epsilons[0] < 0.6
+    assert epsilons[-1] == 0
+    linear = {"lr_decay": "linear", "min_lr": 0}
+    assert main_program.main(command("CNN", "falling", n_steps=64, **linear)) == 0
+    folder = folder_of("falling")
+    assert go_on(folder, 128) == 0
+    rates = [float(row["train/learning_rate"]) for row in outcome(folder)["metrics"]]
+    assert rates == pytest.approx([rates[0], 0, rates[0] / 2, 0])
 
 
 @pytest.mark.slow

@@ -178,11 +178,13 @@ class Checkpoints:
         raise Interrupted(f"interrupted after {env_steps:,} steps. {saved}", signal.Signals(stop))
 
 
-def own_checkpoint(folder: Path, config: CheckpointSettings, ranks: Ranks) -> dict[str, Any] | None:
+def own_checkpoint(
+    folder: Path, config: CheckpointSettings, ranks: Ranks, to_go_on: bool = False
+) -> dict[str, Any] | None:
     of_first: list[dict[str, Any] | None] = []
 
     def find() -> str | None:
-        state = unfinished_checkpoint(folder, config, ranks.size)
+        state = unfinished_checkpoint(folder, config, ranks.size, to_go_on)
         of_first.append(state)
         return None if state is None else state["file"]
 
@@ -288,11 +290,12 @@ def give_way(folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
 
 
 def unfinished_checkpoint(
-    folder: Path, config: CheckpointSettings, n_ranks: int = 1
+    folder: Path, config: CheckpointSettings, n_ranks: int = 1, to_go_on: bool = False
 ) -> dict[str, Any] | None:
     """Return the checkpoint that a run resumes from, None where no valid one has been saved.
 
     Where a run was killed between its last checkpoint and its end, run.json gets its end here.
+    `to_go_on` says that n_steps was given anew.
 
     Raises:
         UserError: the run is finished, saves nothing, or its settings are no longer those of the
@@ -304,9 +307,10 @@ def unfinished_checkpoint(
     if checkpoint is None:
         if (folder / PUBLISHED).is_file():
             raise UserError(f"{folder}: a published agent, to be played; it holds no run to go on")
-        check_settings(folder, config, description_of(folder).get("settings"), "run.json")
+        begun = description_of(folder).get("settings")
+        check_settings(folder, config, begun, "run.json", to_go_on)
         return None
-    check_settings(folder, config, checkpoint["config"], "the checkpoint")
+    check_settings(folder, config, checkpoint["config"], "the checkpoint", to_go_on)
     made_by = 1 + len(checkpoint.get("other_ranks", []))
     if made_by != n_ranks:
         raise UserError(
@@ -314,11 +318,17 @@ def unfinished_checkpoint(
             f"this is {n_ranks}. Go on with: {resume_command(folder, made_by)}"
         )
     if checkpoint["env_steps"] >= config.n_steps:
+        if to_go_on:
+            raise UserError(
+                f"n_steps: {config.n_steps:,}, and {folder} has had {checkpoint['env_steps']:,} "
+                "steps. Choose more"
+            )
         if not is_finished(folder):
             mark_finished(folder)
         raise UserError(
             f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
-            f"{shlex.join([*cli_command('eval.py'), '--ckpt-path', str(folder)])}"
+            f"{shlex.join([*cli_command('eval.py'), '--ckpt-path', str(folder)])}, or go on to N "
+            f"steps: {resume_command(folder)} --var n_steps=N"
         )
     return checkpoint
 

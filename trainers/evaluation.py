@@ -24,13 +24,12 @@ from utils.errors import UserError, did_you_mean
 from utils.files import atomic_write
 from utils.given_settings import with_env_settings
 from utils.run_folder import check_outside, stored_config
-from utils.seeding import derived_seed
+from utils.seeding import evaluation_seed
 from utils.settings import Config, outside_settings, read_settings, setting
 
 MOST_ENVS = 16
 MOST_SALIENT = 64  # steps: 8 s for HELM with MiniLM, and 16 times that for 256
 ALL = "all"  # tasks
-SEED_OF_EVALUATION = 42  # apart from the seeds of the training environments
 SENTENCES = ("scene", "inventory", "status")
 # The texts of a step by name, each with its default.
 BEFORE: dict[str, Any] = {"suggestions": ()}  # an action: the goals of this step
@@ -265,7 +264,7 @@ class GreedyEvaluation:
         if n_due == self.n_due:
             return dict.fromkeys(names, math.nan)
         self.n_due = n_due
-        seed = derived_seed(self.config.seed + SEED_OF_EVALUATION, env_steps)
+        seed = evaluation_seed(self.config.seed, env_steps)
         with preserve_rng_and_mode(agent):
             played = evaluate(agent, self.env, self.config.eval_episodes, True, seed)
             columns = zip(*(recording.episode for recording in played), strict=True)

@@ -39,7 +39,7 @@ from utils.errors import (
 )
 from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
-from utils.run_folder import mark_finished, record_resume, resume_command
+from utils.run_folder import NO_FACTS, mark_finished, record_resume, resume_command
 from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.settings import own_choices
@@ -152,7 +152,13 @@ class Run:
                 bar.set_postfix_str(mean if collector.episodes else "no episode has ended", False)
         self.ranks.print(self.report(folder))
 
-    def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> None:
+    def resume(
+        self,
+        folder: Path,
+        checkpoint: dict[str, Any] | None,
+        environment: Mapping[str, Any] = NO_FACTS,
+    ) -> None:
+        """Take up a run; `environment`: what tells a given one from others of its name."""
         differences: list[str] = []
         self.learner.folder = folder
         if checkpoint is not None:
@@ -174,7 +180,8 @@ class Run:
                 differences.append(f"{FILE} is {CHANGED}")
             with guarded(folder):
                 give_way(folder, checkpoint)
-                differences = record_resume(folder, self.config, self.env_steps, differences)
+                steps = self.env_steps
+                differences = record_resume(folder, self.config, steps, differences, environment)
         how = f"not exactly: {'; '.join(differences)}" if differences else "exactly"
         self.ranks.print(f"going on after {self.env_steps:,} steps, {how}")
 

@@ -42,7 +42,13 @@ from utils.files import (
     open_without_waiting,
 )
 from utils.given_settings import config_from_dict, present_settings, read_json_object, with_defaults
-from utils.settings import Config, outside_settings, read_settings, settings_without_effect
+from utils.settings import (
+    Config,
+    outside_settings,
+    read_settings,
+    settings_without_effect,
+    shown,
+)
 from utils.user_modules import (
     OWN_PACKAGES,
     PROGRAMS,
@@ -67,6 +73,8 @@ PACKAGES = (
     *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),
     *("open_clip_torch", "transformers"),
 )
+ENVIRONMENT = "environment"  # in run.json: what tells a given one from others of its name
+NO_FACTS: Mapping[str, Any] = {}
 HARDWARE = ("cpu", "threads", "gpus", "cuda")  # of another order of sums come other last bits
 GIB = 2**30
 
@@ -86,6 +94,7 @@ def create_run_folder(
     overrides: Iterable[str],
     weights: Mapping[str, str] | None = None,
     init_checkpoint: Mapping[str, object] | None = None,
+    environment: Mapping[str, Any] = NO_FACTS,
 ) -> Path:
     """Create experiments/<model>/<env>/<run-id>/ and describe the run in it.
 
@@ -98,6 +107,7 @@ def create_run_folder(
         overrides: KEY=VALUE texts.
         weights: sha256 of the pretrained parts, by the setting that names them.
         init_checkpoint: The checkpoint of the agent's first parameters.
+        environment: What tells a given environment from others of its name.
     """
     check_run_id(config, run_id)
     folder = folder_of(config, run_id or default_run_id(overrides, config.seed))
@@ -109,6 +119,7 @@ def create_run_folder(
         description = {"command": command(), "started": now(), **describe_basis(config)}
         description |= {"machine": platform.platform(), "weights": dict(weights or {})}
         description["settings"] = dataclasses.asdict(config)
+        description |= {ENVIRONMENT: dict(environment)} if environment else {}
         if init_checkpoint is not None:
             description[INIT_FROM] = dict(init_checkpoint)
         description[BEGUN_HERE] = begun_here(config, description)
@@ -196,16 +207,21 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> None:
+def check_settings(
+    folder: Path, config: Config, recorded: Any, where: str, to_go_on: bool = False
+) -> None:
     """Raise UserError where a setting with an effect was changed in config.json since the start.
 
-    `recorded` are the settings at the start, from `where`; an earlier version kept none.
+    `recorded` are the settings at the start, from `where`; an earlier version kept none. `n_steps`
+    may be another if it is given anew (`to_go_on`), or run.json says that it was.
     """
     if recorded is None:
         return
     here = dataclasses.asdict(config)
     known = with_defaults(recorded, here) if isinstance(recorded, dict) else {}
     free = settings_without_effect(here)
+    if to_go_on or here["n_steps"] == _n_steps_given_anew(folder):
+        free = free | {"n_steps"}
     names = [name for name, value in here.items() if name not in free and known.get(name) != value]
     if names:
         raise UserError(
@@ -214,22 +230,50 @@ def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> N
         )
 
 
+def _n_steps_given_anew(folder: Path) -> object:
+    """Return n_steps as it was last given to a resumption; it may not have saved anything yet."""
+    resumed = description_of(folder).get("resumed")
+    for entry in reversed(resumed if isinstance(resumed, list) else []):
+        match entry:
+            case {"n_steps": {"after": int(after)}}:
+                return after
+    return None
+
+
 def record_resume(
-    folder: Path, config: Config, env_steps: int, differences: Sequence[str]
+    folder: Path,
+    config: Config,
+    env_steps: int,
+    differences: Sequence[str],
+    environment: Mapping[str, Any] = NO_FACTS,
 ) -> list[str]:
     """Add the resumption of a run to run.json, and whether it continues exactly.
+
+    Where `n_steps` was given anew, config.json gets it, too.
 
     `differences` are those of its state, in words; all differences are returned.
     """
     description, here = _description_to_amend(folder), describe_basis(config)
+    here |= {ENVIRONMENT: dict(environment)} if environment else {}
     # Compared with the part before it: a change is told once, not at every later resumption.
     earlier = description.get("resumed", [])
     differences = [*differences, *basis_differences((earlier or [description])[-1], here)]
+    settings = read_json_object(folder / SETTINGS)
+    if is_longer := settings.get("n_steps") != config.n_steps:
+        differences.append(
+            f"n_steps {config.n_steps:,} instead of {shown(settings.get('n_steps'))}: schedules go "
+            "by it"
+        )
     entry = {"env_steps": env_steps, "time": now(), "command": command()}
+    if is_longer:
+        entry |= {"n_steps": {"before": settings.get("n_steps"), "after": config.n_steps}}
+        description.pop("finished", None)
     entry |= {"exact": not differences, "differences": differences, **here}
     description |= {"resumed": [*earlier, entry]}
     description[BEGUN_HERE] = begun_here(config, description)  # it is the user's run from now on
     write_json(folder / DESCRIPTION, description)
+    if is_longer:  # after run.json, which allows it, so that a kill in between does no harm
+        write_json(folder / SETTINGS, settings | {"n_steps": config.n_steps})
     return differences
 
 
@@ -297,6 +341,10 @@ def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> lis
         earlier = known.get(module) if isinstance(known, dict) else None
         if not isinstance(earlier, dict) or earlier.get("sha256") != facts["sha256"]:
             found.append(f"{module} has changed")
+    given = before.get(ENVIRONMENT)
+    for name, value in here.get(ENVIRONMENT, NO_FACTS).items():
+        if isinstance(given, dict) and given.get(name, value) != value:
+            found.append(f"{ENVIRONMENT}.{name} {shown(value)} instead of {shown(given[name])}")
     was = _versions(before)
     for name, version in _versions(here).items():
         if was[name] != version:

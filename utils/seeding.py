@@ -7,6 +7,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+SEED_OF_EVALUATION = 42
+
 
 def seed_everything(seed: int, deterministic: bool = False) -> None:
     """Seed Python, NumPy and PyTorch on every device.
@@ -25,6 +27,14 @@ def seed_everything(seed: int, deterministic: bool = False) -> None:
 
 def derived_seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+
+
+def evaluation_seed(seed: int, number: int = 0) -> int:
+    """Return a seed for environments that are played and not trained in.
+
+    A training of the same seed, or another small one, has none of their episodes.
+    """
+    return derived_seed(seed + SEED_OF_EVALUATION, number)
 
 
 def random_state() -> dict[str, Any]:

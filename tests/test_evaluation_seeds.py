@@ -1,0 +1,125 @@
+"""No way to play an agent plays an episode that it has been trained on."""
+
+import functools
+
+import gymnasium
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import eval as eval_program
+import helm
+import publish
+from analysis import __main__ as analysis
+from envs import envpool_vector, vector
+from envs.episodes import SeededEnv, episode_seed
+from tests.runs import LSTM, PPO, train_row
+
+TRAINED = PPO | LSTM | {"n_envs": 16, "n_steps": 256}  # each plays four episodes or more
+
+
+@pytest.fixture
+def begun(in_empty_folder, monkeypatch):
+    """Return the list of all seeds that episodes begin with, of every kind of environment."""
+    seeds = []
+
+    def noting(function, seeds_of):
+        def noted(*arguments, **named):
+            result = function(*arguments, **named)
+            seeds.extend(seeds_of(result, *arguments))
+            return result
+
+        return noted
+
+    single = noting(SeededEnv._begin, lambda _, env, *__: [env._episode_seed])
+    monkeypatch.setattr(SeededEnv, "_begin", single)
+    pools = noting(envpool_vector._seeds, lambda found, *_: found)
+    monkeypatch.setattr(envpool_vector, "_seeds", pools)
+    ours = noting(vector.episode_generators, lambda _, *episode: [episode_seed(*episode)])
+    monkeypatch.setattr(vector, "episode_generators", ours)
+    return seeds
+
+
+def played_step_by_step(run):
+    with helm.load(run) as player:
+        for seed in (0, None, None, 1):
+            shown = player.reset(seed)
+            while not player.ended:
+                shown, *_ = player.step(player.act(shown))
+    with helm.load(run) as player:  # no seed at all
+        player.reset()
+
+
+def program(module, option, *more):
+    return lambda run: module.main([*option, str(run), *more])
+
+
+WAYS = {  # and the least number of episodes
+    "eval.py": (program(eval_program, ["--ckpt-path"], "--n-episodes=34"), 34),
+    "a page": (program(eval_program, ["--ckpt-path"], "--n-episodes=3", "--report"), 3),
+    "a card": (program(publish, [], "somebody/mine", "--folder=card", "--n-episodes=2"), 2),
+    "an analysis": (program(analysis, ["attention"], "--n-episodes=3"), 3),
+    "a probe": (program(analysis, ["probe"], "--n-episodes=40"), 40),
+    "step by step": (played_step_by_step, 4),
+}
+TASKS = {  # of which an agent is trained and played, by every kind of environment
+    "Gymnasium's": {"env": "tests.any_envs:Cued-v0"},
+    "EnvPool's": {"env": "MiniGrid-MemoryS7-v0"},
+    "ours": {"env": "TMazePassive-v0", "length": 4},
+}
+
+
+@pytest.mark.quick("eval.py", "an analysis", "step by step")
+@pytest.mark.parametrize("way", WAYS)
+def test_no_episode_of_the_training_is_played_again(way, begun):
+    run = train_row("mine", TRAINED | TASKS["Gymnasium's"])
+    trained, play, least = {*begun}, *WAYS[way]
+    assert len(trained) >= 34
+    begun.clear()
+    play(run)
+    assert len({*begun}) >= least
+    assert not trained & {*begun}
+
+
+@pytest.mark.parametrize("task", ["EnvPool's", "ours"])
+def test_no_environment_of_the_training_is_played_in(task, begun):
+    run = train_row("mine", TRAINED | TASKS[task])
+    trained = {*begun}
+    begun.clear()
+    WAYS["eval.py"][0](run)
+    played_step_by_step(run)
+    assert trained
+    assert begun
+    assert not trained & {*begun}
+
+
+def test_a_vector_of_the_users_own_gets_other_seeds(in_empty_folder, monkeypatch):
+    given, reset = [], SyncVectorEnv.reset
+
+    def noted(self, *, seed=None, options=None):
+        given.append(seed)
+        return reset(self, seed=seed, options=options)
+
+    monkeypatch.setattr(SyncVectorEnv, "reset", noted)
+
+    def of(n_envs):
+        make = functools.partial(gymnasium.make, "CartPole-v1")
+        return SyncVectorEnv([make] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    settings = {"model": "LSTM", "memory_width": 8, "n_steps": 32, "n_rollout_steps": 16}
+    run = helm.train(settings | {"device": "cpu", "showcase_minutes": None}, env=of(2))
+    trained = given[-1]
+    with helm.load(run, env=of(1)) as player:
+        given.clear()
+        player.reset()
+        player.reset(seed=0)
+    assert trained == 0
+    assert given[0] == given[1]
+    assert given[0] > 10**4
+
+
+def test_evaluations_while_training_play_what_no_training_plays(begun):
+    train_row("plain", TRAINED | TASKS["Gymnasium's"])
+    trained = {*begun}
+    begun.clear()
+    train_row("evaluated", TRAINED | TASKS["Gymnasium's"] | {"eval_steps": 32})
+    assert trained < {*begun}
