@@ -35,7 +35,7 @@ from gymnasium.wrappers import AtariPreprocessing
 from envs.episodes import MakeOne, SingleEnvs, as_fault, import_before_mesa
 from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text
 from envs.vector import TwinSettings, twin_if_asked
-from utils.errors import ROOT, EnvFault, UserError, did_you_mean, told
+from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
 from utils.settings import setting
 from utils.user_modules import advice, import_module, is_environment_package, search
@@ -150,7 +150,9 @@ def vector_of(
         return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory)
     except (DependencyNotInstalled, ModuleNotFoundError):
         raise
-    except (Exception, SystemExit) as error:  # whatever its author did
+    except ENDINGS:
+        raise
+    except BaseException as error:  # whatever its author did
         raise as_fault(error, "env: ", f", while {n_envs} of them were made") from error
 
 
@@ -206,7 +208,9 @@ def _import(module_name: str, name: str) -> None:
             f"env: '{name}': there is no module {module_name} in {here} or where Python looks "
             "(PYTHONPATH)"
         ) from error
-    except (Exception, SystemExit) as error:  # whatever its author did
+    except ENDINGS:
+        raise
+    except BaseException as error:  # whatever its author did
         raise failure(name, error) from error
 
 
@@ -264,7 +268,9 @@ def _tried(name: str) -> Iterator[None]:
         raise UserError(f"env: '{name}': {error}") from error
     except (UserError, DependencyNotInstalled, ModuleNotFoundError):
         raise
-    except (Exception, SystemExit) as error:  # whatever its author did
+    except ENDINGS:
+        raise
+    except BaseException as error:  # whatever its author did
         raise failure(name, error) from error
     for what, now, ours in (
         ("default dtype", torch.get_default_dtype(), torch.float32),

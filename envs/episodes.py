@@ -29,7 +29,7 @@ except ImportError as error:
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.async_vector_env import AsyncState
 
-from utils.errors import EXHAUSTED, EnvFault, RunError, UserError, told
+from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
 
 # An option of `reset`: the number within the run of the first of these environments.
 FIRST_ENV = "first_env"
@@ -154,7 +154,9 @@ class SeededEnv(gymnasium.Wrapper):
         self._n_steps += 1
         try:
             shown, reward, terminated, truncated, info = self.env.step(action)
-        except (Exception, SystemExit) as error:  # whatever its author did
+        except ENDINGS:
+            raise
+        except BaseException as error:  # whatever its author did
             raise self._fault(error) from error
         self._checksum = checksum((shown, reward), self._checksum)
         return shown, reward, terminated, truncated, info
@@ -179,7 +181,9 @@ class SeededEnv(gymnasium.Wrapper):
         self._n_steps = 0
         try:
             shown, info = self.env.reset(seed=self._episode_seed, options=options)
-        except (Exception, SystemExit) as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:
             raise self._fault(error) from error
         self._checksum = checksum(shown)
         return shown, info
