@@ -18,11 +18,12 @@ from tqdm import tqdm
 
 from analysis.page import FORMATS, page_of, write_movies
 from analysis.run_data import aligned
+from envs import check_env_name
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
 from trainers.evaluation import MOST_ENVS, Episode, evaluate, saliency, task_settings
 from utils.command_line import Parser, add_trust, add_var, run_program, whole_number
-from utils.errors import UserError, escape
+from utils.errors import UserError, escape, one_line
 from utils.files import check_file, check_writable, folder_name
 from utils.hub import HubError, check_repository_name, hub_snapshot
 from utils.loggers import FILE as METRICS
@@ -55,6 +56,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
     n_envs = min(arguments.n_episodes, MOST_ENVS)
     acting = arguments.device, arguments.trust, arguments.var, arguments.random
     config = player_config(checkpoint, path, n_envs, *acting)
+    check_env_name(config.env)
     # All that can be wrong is found before the first episode: a thousand of them take an hour.
     check_places(config, path, arguments)
     tasks = {} if arguments.tasks is None else task_settings(config, arguments.tasks)
@@ -64,7 +66,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
     told = f"{config.model} on {task}, from {source}"
     if arguments.random:
         told = f"random actions on {task}, the environment of {source}"
-    print(told, flush=True)
+    print(one_line(told), flush=True)
     if tasks:
         play_tasks(tasks, config, checkpoint, path, arguments)
         return

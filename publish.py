@@ -10,7 +10,6 @@ import utils.starting  # noqa: F401
 import argparse
 import contextlib
 import dataclasses
-import html
 import json
 import os
 import re
@@ -27,7 +26,14 @@ from typing import Any, NamedTuple
 
 import eval as evaluation
 from analysis.figures import Labels, draw, save_figure
-from analysis.run_data import Table, group_runs, markdown, read_evaluation, read_runs
+from analysis.run_data import (
+    Table,
+    group_runs,
+    literal,
+    markdown,
+    read_evaluation,
+    read_runs,
+)
 from analysis.statistics import summarize
 from eval import CARD, CURVE, HUB
 from rewards.suggesters.answer_cache import AnswerCache
@@ -40,12 +46,20 @@ from trainers.checkpoint import (
     save_published,
 )
 from utils.command_line import Parser, add_trust, run_program, whole_number
-from utils.errors import RunError, UserError, cli_command, escape
-from utils.files import check_writable, write_text
+from utils.errors import RunError, UserError, cli_command, escape, one_line
+from utils.files import check_writable, open_of_run, write_text
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
 from utils.loggers import FILE as METRICS
 from utils.loggers import RETURN, check_size
-from utils.run_folder import DESCRIPTION, SETTINGS, description_of, stored_config, write_json
+from utils.run_folder import (
+    DESCRIPTION,
+    SETTINGS,
+    check_settings,
+    description_of,
+    load_run_config,
+    stored_config,
+    write_json,
+)
 from utils.settings import Config, all_settings, read_settings
 
 ANSWERS = "answers.sqlite"
@@ -111,8 +125,10 @@ def publish(argv: Sequence[str] | None) -> None:
     for name in settings:
         if public[name] != settings[name]:
             told = f"{name} is published as '{public[name]}': others play with --var {name}=PLACE"
-            print(escape(told))
+            print(one_line(told))
     stored = stored_config(settings, str(path), path.parent, arguments.trust)
+    here = load_run_config(arguments.run, arguments.trust)
+    check_settings(arguments.run, here, settings, "the checkpoint")
     config = replace(stored, **public)
     played = evaluations(path, checkpoint["env_steps"])
     if not played:  # a card without a score says nothing about the agent
@@ -218,7 +234,11 @@ def write_published(
     description = public_description(description_of(run))
     write_json(folder / DESCRIPTION, description)
     if (run / METRICS).is_file():
-        shutil.copyfile(run / METRICS, folder / METRICS)
+        with (
+            open(run / METRICS, "rb", opener=open_of_run) as theirs,
+            open(folder / METRICS, "xb") as copy,
+        ):
+            shutil.copyfileobj(theirs, copy)
     has_curve = True
     try:
         runs = read_runs([run], RETURN, "steps", [])
@@ -251,28 +271,28 @@ def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def card(facts: Facts) -> str:
     config, place = facts.config, f"hub:{facts.repository}" if facts.repository else "THIS_FOLDER"
-    by = "" if config.algorithm in config.model else f", trained by {_escaped(config.algorithm)}"
+    by = "" if config.algorithm in config.model else f", trained by {literal(config.algorithm)}"
     sections = [
         f"---\n{_metadata(facts)}\n---\n",
-        f"# {_escaped(config.model)} on {_escaped(config.env)}\n",
+        f"# {literal(config.model)} on {literal(config.env)}\n",
         f"The agent after {facts.env_steps:,} environment steps{by}, seed {config.seed}.\n",
     ]
     if facts.has_curve:
         sections.append(f"![Its mean return while it was trained]({CURVE})\n")
     sections += [
-        f"## Scores\n\n{_table(_scores(facts.evaluations))}",
+        f"## Scores\n\n{markdown(_scores(facts.evaluations))}",
         f"## Play it\n\n```\npython eval.py --ckpt-path {place}\n```\n",
         f"## Train it\n{_training(facts.description)}",
     ]
     if facts.weights:
         rows = [[name, getattr(config, name, ""), each] for name, each in facts.weights.items()]
-        table = _table([["setting", "name", "sha256"], *sorted(rows)])
+        table = markdown([["setting", "name", "sha256"], *sorted(rows)])
         needed = "Not contained; their checksums are compared when the agent is loaded."
         sections.append(f"## Pretrained parts\n\n{needed}\n\n{table}")
     read = read_settings(config)
     names = all_settings(dataclasses.asdict(config))
     values = [[name, json.dumps(getattr(config, name))] for name in names if name in read]
-    return "\n".join([*sections, f"## Settings\n\n{_table([['setting', 'value'], *values])}"])
+    return "\n".join([*sections, f"## Settings\n\n{markdown([['setting', 'value'], *values])}"])
 
 
 def _metadata(facts: Facts) -> str:
@@ -321,7 +341,8 @@ def _scores(evaluations: Sequence[dict[str, Any]]) -> Table:
 
 def _training(description: Mapping[str, Any]) -> str:
     text, commit = "", description.get("git_commit")
-    if command := [str(word) for word in description.get("command", [])]:
+    words = description.get("command")
+    if command := [str(word) for word in words] if isinstance(words, list) else []:
         # The interpreter has other names on other machines: python3, python3.12; and a settings
         # file of a sweep or of the user's own is there as the published one.
         for option, value in pairwise(range(len(command))):
@@ -330,17 +351,8 @@ def _training(description: Mapping[str, Any]) -> str:
         text = f"\n```\n{escape(shlex.join(['python', *command[1:]]))}\n```\n"
     if commit:
         changed = ", with changes that were not committed" if description.get("git_dirty") else ""
-        text += f"\nCommit {_escaped(commit)}{changed}.\n"
+        text += f"\nCommit {literal(commit)}{changed}.\n"
     return text
-
-
-def _table(table: Table) -> str:
-    return markdown([[_escaped(cell) for cell in row] for row in table])
-
-
-def _escaped(value: object) -> str:
-    """Return Markdown that shows a value literally: it makes no HTML, link or line of its own."""
-    return re.sub(r"[\\`*\[\]|~]", r"\\\g<0>", html.escape(escape(str(value)), quote=False))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The reader of run folders: settings, metrics, how far a run is, which runs may be averaged."""
 
 import csv
+import hashlib
+import html
 import io
 import itertools
 import json
@@ -17,7 +19,7 @@ import numpy as np
 import trainers.build  # noqa: F401  registers all settings, which complete those of older runs
 from envs.facts import PACKAGE
 from utils.errors import UserError, did_you_mean, escape
-from utils.files import write_text
+from utils.files import open_of_run, open_regular, write_text
 from utils.given_settings import NAMED_BY_ALL, read_json_object, with_defaults
 from utils.loggers import FILE, RETURN, STEPS, check_size
 from utils.run_folder import ENVIRONMENT, SETTINGS, description_of, init_checkpoint
@@ -43,6 +45,9 @@ for event, (earlier, grade) in itertools.product(
     ("suggested", "rewarded"), zip(("poorly_timed", "bad", "nonsense"), GRADES, strict=True)
 ):
     RENAMED[f"goals/{event}_{earlier}"] = f"goals/{event}_{grade}"
+TRAINER = "main.py"
+LARGEST = float(np.finfo(np.float32).max)  # of a return; sums of larger ones overflow
+MOST_TOLD = 100  # signs of a value in a name
 TAIL = 16_384  # bytes; they hold the last row of a metrics.csv many times
 PLAIN = ("model", "algorithm", "suggester", "curiosity")  # told by their value alone
 
@@ -106,7 +111,7 @@ def run_folders(*paths: Path) -> list[Path]:
 
 def read_settings_of(folder: Path, **kinds: type) -> dict[str, Any]:
     path = folder / SETTINGS
-    return checked_settings(read_json_object(path), str(path), **kinds)
+    return checked_settings(read_json_object(path, of_run=True), str(path), **kinds)
 
 
 def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[str, Any]:
@@ -129,6 +134,9 @@ def read_run(folder: Path, metric: str, axis: str) -> RunRecord:
             raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
     x, y = _numbers(folder, rows, columns)
     known = ~np.isnan(x + y)  # no mean return before the first episode's end
+    if not (np.abs([x[known], y[known]]) <= LARGEST).all():
+        names = " or ".join(columns)
+        raise UserError(f"{folder / FILE}: {names} is infinite or beyond {LARGEST:.2g} in a row")
     told = {PRETRAINED: init_checkpoint(folder) is not None, **read_facts(folder), **settings}
     return RunRecord(folder, told, x[known], y[known])
 
@@ -180,13 +188,14 @@ def read_columns(folder: Path) -> dict[str, np.ndarray]:
     return dict(zip(names, _numbers(folder, rows, names), strict=True))
 
 
-def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
+def read_rows(path: Path, writer: str = TRAINER) -> list[dict[str, str]]:
     """Return the rows of a CSV file, without a last one that is still being written."""
     if not os.path.isfile(path):
         raise UserError(f"{path} is missing. Name folders that main.py wrote")
     try:
         check_size(path, writer)
-        with path.open(newline="", encoding="utf-8") as file:
+        opener = open_of_run if writer == TRAINER else open_regular
+        with open(path, newline="", encoding="utf-8", opener=opener) as file:
             rows = [row for row in csv.DictReader(file) if None not in row.values()]
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
@@ -216,7 +225,7 @@ def read_progress(folder: Path) -> Progress:
     if not (folder / FILE).is_file():
         return Progress()
     try:
-        with (folder / FILE).open("rb") as file:
+        with open(folder / FILE, "rb", opener=open_of_run) as file:
             header = file.readline(TAIL)
             size = file.seek(0, 2)
             file.seek(max(len(header), size - TAIL))
@@ -229,7 +238,7 @@ def read_progress(folder: Path) -> Progress:
             float(mean_return) if mean_return else None,
             speed if math.isfinite(speed) and speed > 0 else None,
         )
-    except (OSError, StopIteration, KeyError, TypeError, ValueError, csv.Error):
+    except (OSError, StopIteration, KeyError, TypeError, ValueError, UserError, csv.Error):
         return Progress()
 
 
@@ -238,8 +247,13 @@ def read_evaluation(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
 
     `kinds` are other names that must be in it, with their types, as `isinstance` takes them.
     """
-    result = {"var": {}, **read_json_object(path)}
-    is_whole = all(isinstance(result.get(name), kind) for name, kind in kinds.items())
+    result = {"var": {}, **read_json_object(path, of_run=True)}
+    known = {"success_mean": int | float, **kinds} if "success_mean" in result else kinds
+    is_whole = all(
+        isinstance(value := result.get(name), kind)
+        and not (isinstance(value, float) and not abs(value) <= LARGEST)
+        for name, kind in known.items()
+    )
     changed = result["var"]
     if not (is_whole and isinstance(changed, dict) and isinstance(changed.get("length", 0), int)):
         raise UserError(f"{path}: not an evaluation that eval.py wrote. Move it elsewhere")
@@ -272,8 +286,8 @@ def agent_name(run: RunRecord, keys: Sequence[str]) -> str:
     Plain settings are told by their value alone, and left out where it is null.
     """
     values = {key: run.settings.get(key) for key in keys}
-    plain = [str(values.pop(key) or "") for key in PLAIN if key in values]
-    others = [f"{key}={value}" for key, value in values.items()]
+    plain = [_told(values.pop(key) or "") for key in PLAIN if key in values]
+    others = [f"{key}={_told(value)}" for key, value in values.items()]
     return escape(", ".join(filter(None, [" ".join(filter(None, plain)), *others])))
 
 
@@ -404,7 +418,15 @@ def _is_seed(value: object, settings: Mapping[str, Any]) -> bool:
 
 
 def _text(value: object) -> str:
-    return escape(value) if isinstance(value, str) else json.dumps(value)
+    text = escape(value) if isinstance(value, str) else json.dumps(value)
+    if len(text) <= MOST_TOLD:
+        return text
+    # Two long values stay apart: names tell groups of runs apart.
+    return f"{text[: MOST_TOLD - 12]}...{hashlib.sha256(text.encode()).hexdigest()[:9]}"
+
+
+def _told(value: object) -> str:
+    return _text(str(value))
 
 
 def _folders(runs: Iterable[RunRecord]) -> str:
@@ -412,7 +434,7 @@ def _folders(runs: Iterable[RunRecord]) -> str:
 
 
 def aligned(table: Table) -> str:
-    rows = [[str(cell) for cell in row] for row in table]
+    rows = [[escape(str(cell)) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:
@@ -422,11 +444,29 @@ def aligned(table: Table) -> str:
 
 
 def markdown(table: Table) -> str:
-    heading, *rows = [f"| {' | '.join(map(str, row))} |" for row in table]
+    heading, *rows = [f"| {' | '.join(map(literal, row))} |" for row in table]
     return "\n".join([heading, "|" + "---|" * len(table[0]), *rows]) + "\n"
+
+
+def literal(value: object) -> str:
+    """Return Markdown that shows a value as it is: it makes no HTML, link, cell or line."""
+    shown_in_html = html.escape(escape(str(value)), quote=False)
+    return re.sub(r"[\\`*|~]|\](?=[(\[:])", r"\\\g<0>", shown_in_html)
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    cells = ([_no_formula(cell) for cell in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows(cells)
     write_text(path, text.getvalue())
+
+
+def _no_formula(cell: object) -> object:
+    """Return a cell of CSV that a spreadsheet takes for text where it is no number."""
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell

@@ -36,7 +36,7 @@ from envs.episodes import MAKE_ANEW
 from envs.facts import facts_of
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
 from envs.vector import FULL, EpisodeStatistics
-from utils.errors import UserError, did_you_mean, told
+from utils.errors import ENDINGS, UserError, did_you_mean, shortened, told
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
 
@@ -141,7 +141,7 @@ def check_env_name(name: str) -> None:
         key = ENVIRONMENTS.known_as(name) or ""  # one module may have the tasks of two suites
         near = [each for each in names if each.startswith(key)] if key[-1:] in "-_" else names
         hint = did_you_mean(name, near) or f" Allowed: {', '.join(near)}"
-        raise UserError(f"env: unknown environment '{name}'.{hint}")
+        raise UserError(f"env: unknown environment '{shortened(name)}'.{hint}")
 
 
 def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None = None) -> list[str]:
@@ -197,7 +197,7 @@ def _find_suite(name: str) -> Suite:
         hint = did_you_mean(name, beginnings) or did_you_mean(name, any_gymnasium.names())
         hint += f" One that a package registers is package:{name}" * bool(hint)
         allowed = f" Allowed: {', '.join(beginnings)}, ids of Gymnasium, package:{name}"
-        raise UserError(f"env: unknown environment '{name}'.{hint or allowed}")
+        raise UserError(f"env: unknown environment '{shortened(name)}'.{hint or allowed}")
     return FALLBACK if key == ANY else SUITES[key]
 
 
@@ -280,7 +280,9 @@ def _name_of(env: EnvLike) -> str:
 def _made(env: Any) -> Any:
     try:
         made = env() if callable(env) and not isinstance(env, VectorEnv) else env
-    except (Exception, SystemExit) as error:  # whatever its author did
+    except ENDINGS:
+        raise
+    except BaseException as error:  # whatever its author did
         raise UserError(
             f"env: making it raised {told(error)}. Give a function without arguments, such as "
             "lambda: MyEnv(size=8)"

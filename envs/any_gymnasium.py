@@ -52,7 +52,7 @@ from envs.spaces import (
 )
 from envs.streams import Streams, TorchSettings
 from envs.vector import TwinSettings, twin_if_asked
-from utils.errors import ROOT, EnvFault, UserError, did_you_mean, told
+from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
 from utils.settings import setting
 from utils.user_modules import advice, import_module, is_environment_package, search
@@ -208,7 +208,9 @@ def vector_of(
             return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory, has_success)
     except (DependencyNotInstalled, ModuleNotFoundError):
         raise
-    except (Exception, SystemExit) as error:  # whatever its author did
+    except ENDINGS:
+        raise
+    except BaseException as error:  # whatever its author did
         raise as_fault(error, "env: ", f", while {n_envs} of them were made") from error
 
 
@@ -264,7 +266,9 @@ def _import(module_name: str, name: str) -> None:
             f"env: '{name}': there is no module {module_name} in {here} or where Python looks "
             "(PYTHONPATH)"
         ) from error
-    except (Exception, SystemExit) as error:  # whatever its author did
+    except ENDINGS:
+        raise
+    except BaseException as error:  # whatever its author did
         raise failure(name, error) from error
 
 
@@ -367,7 +371,9 @@ def _tried(name: str) -> Iterator[None]:
         raise UserError(f"env: '{name}': {error}") from error
     except (UserError, DependencyNotInstalled, ModuleNotFoundError):
         raise
-    except (Exception, SystemExit) as error:  # whatever its author did
+    except ENDINGS:
+        raise
+    except BaseException as error:  # whatever its author did
         raise failure(name, error) from error
     if changed := ours.put_back():  # where it was imported or made
         raise UserError(f"env: '{name}' {changed}")

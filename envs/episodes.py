@@ -32,7 +32,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from envs.notices import name_of
 from envs.streams import Streams
-from utils.errors import EXHAUSTED, EnvFault, RunError, UserError, told
+from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
 from utils.seeding import seed_everything
 
 # An option of `reset`: the number within the run of the first of these environments.
@@ -159,7 +159,9 @@ class SeededEnv(gymnasium.Wrapper):
         self._n_steps += 1
         try:
             shown, reward, terminated, truncated, info = self.env.step(action)
-        except (Exception, SystemExit) as error:  # whatever its author did
+        except ENDINGS:
+            raise
+        except BaseException as error:  # whatever its author did
             raise self._fault(error) from error
         self._checksum = checksum((shown, reward), self._checksum)
         return shown, reward, terminated, truncated, info
@@ -184,7 +186,9 @@ class SeededEnv(gymnasium.Wrapper):
         self._n_steps = 0
         try:
             shown, info = self.env.reset(seed=self._episode_seed, options=options)
-        except (Exception, SystemExit) as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:
             raise self._fault(error) from error
         self._checksum = checksum(shown)
         return shown, info

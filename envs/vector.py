@@ -38,7 +38,7 @@ from envs.episodes import (
     episode_seed,
 )
 from envs.spaces import shown
-from utils.errors import UserError
+from utils.errors import ENDINGS, UserError
 from utils.settings import Config, setting
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
@@ -270,6 +270,8 @@ class EpisodeStatistics(RecordEpisodeStatistics):
             return False
         actions, lengths = state["actions"].numpy(), state["lengths"].numpy()
         self._check(actions, lengths)
+        if state["returns"].shape != lengths.shape or not state["returns"].isfinite().all():
+            raise ValueError("the state holds no returns of its environments")
         n_steps = len(actions)
         taken = [actions[n_steps - length :, row] for row, length in enumerate(lengths)]
         is_same = env.replay(state["running"], taken)
@@ -310,6 +312,8 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         if actions.shape[1:2] != (self.num_envs,) or lengths.shape != (self.num_envs,):
             n_saved = len(lengths)
             raise ValueError(f"the state holds {n_saved} environments, this is {self.num_envs}")
+        if len(actions) > LONGEST_REPLAY:
+            raise ValueError(f"the state holds {len(actions):,} steps, at most {LONGEST_REPLAY:,}")
         if not ((lengths >= 0) & (lengths <= len(actions))).all():
             raise ValueError(f"the state holds {len(actions)} steps, episodes have {lengths}")
         bounds: tuple[Any, Any] = (0, flatdim(space) - 1)
@@ -323,7 +327,9 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         """Let the environments work; raise EnvFault if one raises something or ends the program."""
         try:
             return work(*arguments, **options)
-        except (Exception, SystemExit) as error:  # whatever its author did
+        except ENDINGS:
+            raise
+        except BaseException as error:  # whatever its author did
             step = f" (vector step {self._n_steps:,} of this process)"
             raise as_fault(error, f"env: '{self.name}': ", step) from error
 

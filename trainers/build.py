@@ -81,6 +81,7 @@ install(
         (ScalingSettings, GoalSettings, CuriositySettings, RunSettings),
         validate_config,
         recomposed_config,
+        check_env_name,
     )
 )
 

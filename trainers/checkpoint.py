@@ -47,13 +47,14 @@ from torch import Tensor
 
 from models.agent import Agent
 from trainers.ranks import Ranks
-from utils.errors import Interrupted, UserError, cli_command
+from utils.errors import Interrupted, UserError, cli_command, shortened
 from utils.files import (
     atomic_write,
-    check_without_links,
+    check_plain,
     checksum,
     hardlink,
-    load_saved,
+    load_tensors,
+    open_regular,
     put_aside,
     save_tensors,
 )
@@ -223,7 +224,7 @@ def find_checkpoint(path: Path, option: str = "--ckpt-path") -> Path:
         )
     if not os.path.isdir(path):
         raise UserError(f"{option} {path}: neither a file nor a folder")
-    check_without_links(path)
+    check_plain(path)
     for name in (BEST, LAST, PREVIOUS, PUBLISHED):
         if (path / name).is_file():
             return path / name
@@ -389,7 +390,7 @@ def recorded_sha256(path: Path) -> str:
 
         with safe_open(path, framework="pt") as published:
             return str(published.metadata()["sha256"])
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         return file.readline(len(UNWRITTEN)).split()[-1].decode()
 
 
@@ -416,14 +417,15 @@ def check_weights(checkpoint: Mapping[str, Any], found: Mapping[str, str], sourc
     for name in sorted(made_with.keys() | found.keys()):
         before, here = (str(parts.get(name)) for parts in (made_with, found))
         if before != here:
+            place = shortened(str(checkpoint["config"].get(name)))
             raise UserError(
-                f"{source}: made with another {name}, '{checkpoint['config'].get(name)}' "
+                f"{source}: made with another {shortened(name)}, '{place}' "
                 f"with sha256 {before[:12]}... (here {here[:12]}...). Restore those weights"
             )
 
 
 def _read(path: Path) -> Any:
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         header = re.fullmatch(
             rb"HELM checkpoint (\d{3}) sha256 ([0-9a-f]{64}|-{64})\n", file.read(len(UNWRITTEN))
         )
@@ -434,12 +436,17 @@ def _read(path: Path) -> Any:
         if digest != header[2].decode():
             raise Damaged(f"{path}: damaged, its content does not have its checksum")
         file.seek(len(UNWRITTEN))
-        return load_saved(file)
+        try:
+            return load_tensors(file)
+        except Exception as error:  # whole, so it is not damaged: somebody has made it so
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+            raise UserError(f"{path}: not a checkpoint of this program ({reason})") from None
 
 
 def _read_published(path: Path) -> dict[str, Any]:
     from safetensors import safe_open
 
+    open(path, "rb", opener=open_regular).close()  # safe_open would wait for a pipe
     with safe_open(path, framework="pt") as file:
         header = file.metadata() or {}
         if not header.keys() >= {"checkpoint", "sha256"}:
@@ -513,8 +520,13 @@ class WarmStart(NamedTuple):
 
     @classmethod
     def recorded(cls, facts: Mapping[str, Any]) -> "WarmStart":
-        checkpoint, sha256, env_steps = (facts.get(name) for name in cls._fields)
-        return cls(str(checkpoint), str(sha256), int(env_steps or 0))
+        match [facts.get(name) for name in cls._fields]:
+            case [str(checkpoint), str(sha256), int(env_steps)]:
+                return cls(checkpoint, sha256, env_steps)
+        raise UserError(
+            f"{INIT_FROM}: run.json does not tell the checkpoint that the run began with, its "
+            "sha256 and its env_steps. Restore run.json, or begin another run"
+        )
 
     def give(self, agent: Agent) -> None:
         path, source = Path(self.checkpoint), f"{INIT_FROM} {self.checkpoint}"

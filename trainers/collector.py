@@ -154,7 +154,13 @@ class Collector:
             The agent's next input, and its memory; None where new episodes begin.
         """
         self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
-        self.episodes.extend(Episode.of(*saved) for saved in state["episodes"])
+        for saved in state["episodes"]:
+            match saved:
+                case (float(), int(), None | bool()):
+                    self.episodes.append(Episode.of(*saved))
+                case _:
+                    raise ValueError("episodes: one has no return, length and success")
+        self._check_counts()
         self.learner.agent.reader.sentences.load_state_dict(state["sentences"])
         if self.scaling is not None:
             self.scaling.load_state_dict(state["scaling"])
@@ -171,6 +177,21 @@ class Collector:
             *(percept[name].to(device) for name in AgentInput._fields[1:]),
         )
         return self.percept, self._memory
+
+    def _check_counts(self) -> None:
+        # A checkpoint that contradicts itself is another's, or somebody has changed it.
+        kept = [(episode.episode_return, episode.length) for episode in self.episodes]
+        returns, lengths = zip(*kept, strict=True) if kept else ((), ())
+        if self.env_steps < 0 or self.env_steps % self.n_envs:
+            raise ValueError(f"{self.env_steps} steps are no steps of {self.n_envs} environments")
+        if not 0 <= self.n_episodes <= self.env_steps:
+            raise ValueError("n_episodes: not as many as can have ended")
+        if len(kept) != min(self.n_episodes, EPISODES_AVERAGED):
+            raise ValueError("episodes: not as many as have ended")
+        if any(length < 1 for length in lengths) or sum(lengths) > self.env_steps:
+            raise ValueError("episodes: their lengths are not those of the steps so far")
+        if not math.isfinite(sum(map(abs, returns))):
+            raise ValueError("episodes: their returns have no mean")
 
     def _following(
         self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: dict[str, Any]

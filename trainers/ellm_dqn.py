@@ -281,6 +281,11 @@ class EllmDQN(Learner):
             self._guide_memory = self.guide.initial_memory(percept.n_envs)
             self._guide_memory.load_state_dict(state["guide_memory"])
 
+    def check_counts(self, n_steps: int) -> None:
+        is_so = self.n_seen == n_steps and NOT_YET <= self.first_reward_step <= n_steps
+        if not (is_so and 0 <= self.n_updates <= n_steps and math.isfinite(self.paid)):
+            raise ValueError(f"counts: not those of {n_steps:,} steps")
+
     def _guided(self, guide: Agent, percept: AgentInput) -> Tensor:
         if self._guide_memory is None:
             self._guide_memory = guide.initial_memory(percept.n_envs)

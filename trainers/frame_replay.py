@@ -23,7 +23,7 @@ from trainers.sequence_replay import (
     StateFiles,
     check_episode_fits,
 )
-from utils.files import checksum, sync_folder
+from utils.files import checksum, make_folder_of_run, open_of_run, sync_folder
 from utils.saved_state import check_like
 from utils.settings import setting
 
@@ -143,7 +143,7 @@ class FrameLog:
         while begin < end:
             first = self._begin_of(begin)
             here = min(end, first + self.rows_per_file)
-            with self._path(first).open("rb", buffering=0) as file:
+            with open(self._path(first), "rb", buffering=0, opener=open_of_run) as file:
                 file.seek((begin - first) * size)
                 parts.append(np.frombuffer(file.read((here - begin) * size), self.dtype))
             begin = here
@@ -156,8 +156,8 @@ class FrameLog:
         n_rows = len(rows) // self.dtype.itemsize
         first = self.n_written - n_rows
         begin = self._begin_of(first)
-        self.folder.mkdir(exist_ok=True)
-        with self._path(begin).open("ab") as file:
+        make_folder_of_run(self.folder)
+        with open(self._path(begin), "ab", opener=open_of_run) as file:
             # Cut off rows that a killed process has added since the checkpoint.
             file.truncate((first - begin) * self.dtype.itemsize)
             file.write(rows)
@@ -183,7 +183,8 @@ class FrameLog:
     def save(self) -> dict[str, Any]:
         self.flush()
         if not self._is_synced:
-            with self._path(self._begin_of(self.n_written - 1)).open("rb") as file:
+            last = self._path(self._begin_of(self.n_written - 1))
+            with open(last, "rb", opener=open_of_run) as file:
                 os.fsync(file.fileno())
             self._is_synced = True
         return {"first": self.first, "n_written": self.n_written}
@@ -213,6 +214,9 @@ class FrameLog:
         if n_rows:
             last = self._path(self.n_written - n_rows)
             self._sha256 = checksum(last, n_rows * self.dtype.itemsize)
+        own = {name for name in files if name.startswith(f"{self.name}_")}
+        if self.files() != {name: tuple(files[name]) for name in own}:
+            raise ValueError("replay: the files do not hold the rows that were written")
 
     def _begin_of(self, row: int) -> int:
         return row - row % self.rows_per_file

@@ -106,6 +106,9 @@ class Learner(Protocol):
             Exception: of several kinds; it is not a state of this learner.
         """
 
+    def check_counts(self, n_steps: int) -> None:
+        """Raise ValueError where restored counts are not of so many steps of all environments."""
+
 
 class Reward(Protocol):
     """An intrinsic reward, which learns from the batches it is computed for.

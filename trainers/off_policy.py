@@ -294,6 +294,14 @@ class OffPolicyLearner(Learner):
             like = step_tensors(percept, context, actions, nothing, nothing.bool())
             self.running.load_state_dict(state["running"], like)
 
+    def check_counts(self, n_steps: int) -> None:
+        counts = {name: int(getattr(self, name)) for name in self.counts}
+        # What is owed for an episode is rounded up.
+        most = n_steps * (self.config.replay_ratio + 1)
+        is_so = self.n_explored + self.n_warmup_steps == n_steps
+        if not is_so or min(counts.values()) < 0 or max(counts.values()) > most:
+            raise ValueError(f"counts: not those of {n_steps:,} steps")
+
     def _rewarded(self, sequences: SequenceBatch) -> tuple[SequenceBatch, dict[str, Tensor]]:
         if self.reward is None:
             return sequences, {}

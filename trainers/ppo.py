@@ -276,6 +276,10 @@ class PPO(Learner):
         )
         self.past, self._memory_is_stale = ContextWindow.of(past, self.agent.device), True
 
+    def check_counts(self, n_steps: int) -> None:
+        if not 0 <= self.n_epochs_done <= n_steps * self.config.n_epochs:
+            raise ValueError(f"n_epochs_done: not those of {n_steps:,} steps")
+
     def coefficients(self, progress: float) -> Coefficients:
         config = self.config
 

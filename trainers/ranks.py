@@ -21,7 +21,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from models.agent import Agent
-from utils.errors import Interrupted, NotFiniteError, RunError, UserError
+from utils.errors import Interrupted, NotFiniteError, RunError, UserError, escape
 from utils.files import load_saved
 from utils.seeding import derived_seed, seed_everything
 from utils.settings import Config
@@ -83,7 +83,7 @@ class Ranks:
 
     def print(self, text: str) -> None:
         if self.first:
-            print(text, flush=True)
+            print(*map(escape, text.split("\n")), sep="\n", flush=True)
 
     def share(self, config: Config) -> Config:
         if config.n_envs % self.size:

@@ -19,7 +19,13 @@ from torch import Tensor
 from models.agent import RecentSteps, SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
 from utils.errors import RunError
-from utils.files import atomic_write, load_saved, save_tensors
+from utils.files import (
+    atomic_write,
+    load_tensors,
+    make_folder_of_run,
+    open_of_run,
+    save_tensors,
+)
 from utils.saved_state import check_like, check_steps
 from utils.settings import Config, setting
 
@@ -235,7 +241,12 @@ class ReplayFiles:
 
     def load(self, replay: Replay, state: dict[str, Any]) -> None:
         """Fill a replay from the files of a state; their checksums have been compared."""
-        parts = ((_first_row(name), load_saved(self.folder / name)) for name in state["files"])
+
+        def rows(name: str) -> dict[str, Tensor]:
+            with open(self.folder / name, "rb", opener=open_of_run) as file:
+                return load_tensors(file)
+
+        parts = ((_first_row(name), rows(name)) for name in state["files"])
         replay.load(parts, state["n_written"])
         self._note(state["files"], replay.n_written)
 
@@ -244,7 +255,7 @@ class ReplayFiles:
         self._kept.note(files)
 
     def _write(self, replay: Replay, begin: int) -> SavedFiles:
-        self.folder.mkdir(exist_ok=True)
+        make_folder_of_run(self.folder)
         at = torch.arange(begin, replay.n_written) % replay.capacity
         path = self.folder / f"rows_{begin:012d}.pt"
         with atomic_write(path) as file:

@@ -29,6 +29,7 @@ from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.evaluation import EvaluationSettings, GreedyEvaluation
 from trainers.learner import Learner, Transition
 from utils.errors import (
+    ENDINGS,
     EnvFault,
     Interrupted,
     NotFiniteError,
@@ -250,6 +251,12 @@ class Run:
         check_like(state["metrics"], NOTHING, "metrics")
         self.logged = state["metrics"]
         own = state["run"]
+        if state["env_steps"] != state["collector"]["env_steps"]:
+            raise ValueError("env_steps: another number than the collector's")
+        if not 0 <= own["seconds"] < math.inf or math.isnan(own["best_return"]):
+            raise ValueError("run: no time or no return")
+        if not 0 <= own["n_evaluations"] <= state["env_steps"] + 1:
+            raise ValueError("run.n_evaluations: not as many as can have been")
         self.seconds, self.best_return = own["seconds"], own["best_return"]
         if self.evaluation is not None:
             self.evaluation.n_due = own["n_evaluations"]
@@ -257,6 +264,7 @@ class Run:
         for numbers in called(state, "text"):
             self.learner.agent.reader.sentences.check(numbers)
         self.learner.load_state_dict(state["learner"], percept, memory)
+        self.learner.check_counts(self.env_steps)
         self.learner.agent.load_state_dict(state["agent"])
         set_random_state(state["own"]["random"])
         return memory is not None
@@ -351,10 +359,10 @@ def guarded(
         raise RunError(f"{place}: {error.strerror or error}. Then {go_on}") from None
     except (
         *(UserError, RunError, Interrupted, NotFiniteError),
-        *(MemoryError, torch.OutOfMemoryError),
+        *(MemoryError, torch.OutOfMemoryError, *ENDINGS),
     ):
         raise
-    except (Exception, SystemExit) as error:  # whatever its author did
+    except BaseException as error:  # whatever its author did
         if not own:
             raise
         names = ", ".join(f"{setting}: {name}" for setting, name in own.items())

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from utils.errors import EXHAUSTED, Interrupted, RunError, UserError, escape
+from utils.errors import EXHAUSTED, Interrupted, RunError, UserError, escape, one_line
 from utils.given_settings import present_text
 from utils.starting import restore_sigint
 
@@ -20,6 +20,11 @@ GIVEN = "given_options"
 
 # Libraries that tell every request, and every table of a font.
 TALKATIVE = ("httpx", "httpx2", "fontTools", "matplotlib")
+
+
+class OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(record.getMessage())
 
 
 class StoreOnce(argparse.Action):
@@ -71,7 +76,9 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
     that cannot be read or written is a user's mistake, too; a full disk or memory is none.
     """
     restore_sigint()
-    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine())
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     for library in TALKATIVE:
         logging.getLogger(library).setLevel(logging.WARNING)
     words = sys.argv[1:] if argv is None else argv

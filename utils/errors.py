@@ -19,6 +19,8 @@ EXHAUSTED = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
     *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
 )
+# What a user's code raises is told as its fault; these only end a program, or a generator.
+ENDINGS = (KeyboardInterrupt, GeneratorExit)
 ROOT = Path(__file__).resolve().parent.parent
 ENVS = ROOT / "envs"
 LONGEST_SHOWN = 100
@@ -43,15 +45,14 @@ class UserError(Exception):
     """
 
     def __init__(self, *lines: str) -> None:
-        self.lines = [
-            escape(
-                line
-                if len(line) <= LONGEST_LINE
-                else f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 3 :]}"
-            )
-            for line in lines
-        ]
+        self.lines = [one_line(line) for line in lines]
         super().__init__("\n".join(self.lines))
+
+
+def one_line(text: str) -> str:
+    if len(text) > LONGEST_LINE:
+        text = f"{text[: LONGEST_LINE // 2]} ... {text[-LONGEST_LINE // 3 :]}"
+    return escape(text)
 
 
 def escape(text: str) -> str:
@@ -150,6 +151,11 @@ def raise_all(*calls: Callable[[], Any]) -> list[Any]:
             problems += error.lines
     raise_any(problems)
     return results
+
+
+def received(value: object) -> str:
+    """Return a value that somebody else may have written as it may be shown on a terminal."""
+    return escape(shortened(str(value)))
 
 
 def shortened(text: str) -> str:

@@ -4,14 +4,20 @@ Files of `torch.save` are read as data only, never as code. And folders: their n
 one can be written into, asked before long work.
 """
 
+import errno
 import fcntl
 import glob
 import hashlib
 import logging
 import os
+import re
+import select
 import shutil
 import stat
+import time
 import warnings
+import zipfile
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
@@ -26,6 +32,12 @@ log = logging.getLogger(__name__)
 DATA_FOLDER = Path("data")  # of the files that prepare_*.py write
 BLOCK = 2**24  # bytes read at a time for a checksum
 LONGEST_NAME = 255  # bytes that file systems allow for one name
+ELSEWHERE = "it has another name elsewhere, and a run writes into it. Put a copy in its place"
+PATIENCE = 15.0  # seconds to wait for the writer of a pipe
+HOLLOW = 2**24  # bytes; a larger file of which next to nothing is on the disk is a trap
+MOST_SHARED = 16  # times that a saved state may be as large as its file: tensors share memory
+IN_PLACE = re.compile(r"metrics\.csv|lock|.*\.rows")  # files of a run that are not made anew
+WANDB_FOLDER = "wandb"  # within a run folder; its package links its latest run there
 
 
 @contextmanager
@@ -66,22 +78,28 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode(errors="backslashreplace"))
 
 
-def read_bytes(path: Path, most: int) -> bytes:
+def read_bytes(path: Path, most: int, of_run: bool = False) -> bytes:
     """Return the bytes of a file, or all that is written to a pipe, as bash makes one of <(...).
 
     Raises:
-        ValueError: there are more bytes than `most`, the pipe has no writer, or it is a device.
+        ValueError: there are more bytes than `most`, the pipe has no writer or one that writes
+            nothing for long, or it is a device.
+        UserError: the file is `of_run`, a run folder's, and not one that `open_of_run` opens.
     """
     mode = os.stat(path).st_mode
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # not even opened, which may set it going
         raise ValueError("a device, not a file")
-    content = bytearray()
-    with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
+    content, ends = bytearray(), time.monotonic() + PATIENCE
+    opener = open_of_run if of_run else open_without_waiting
+    with open(path, "rb", buffering=0, opener=opener) as file:
         while len(content) <= most:
             try:
                 part = os.read(file.fileno(), most + 1 - len(content))
             except BlockingIOError:  # the writer has opened the pipe and not written yet
-                os.set_blocking(file.fileno(), True)
+                left = max(0.0, ends - time.monotonic())
+                if not select.select([file], [], [], left)[0]:
+                    why = f"nothing more was written to it for {PATIENCE:g} seconds"
+                    raise ValueError(f"a pipe, and {why}") from None
                 continue
             if not part:
                 break
@@ -96,6 +114,47 @@ def read_bytes(path: Path, most: int) -> bytes:
 def open_without_waiting(path: str, flags: int) -> int:
     """Open a file for `open`'s `opener`; a pipe does not wait for its other end."""
     return os.open(path, flags | os.O_NONBLOCK, 0o666)
+
+
+def open_of_run(path: str, flags: int) -> int:
+    """Open a file of a run folder, which somebody else may have filled, for `open`'s `opener`.
+
+    Raises:
+        UserError: it is a link, which may lead to any file of the user; or as `open_regular`.
+    """
+    try:
+        return open_regular(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(_why_refused(Path(path))) from None
+        raise
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Open a file for `open`'s `opener` that can be read at once, to its end.
+
+    Raises:
+        UserError: it is no file, such as a pipe; next to nothing of it is on the disk; or it is
+            written in place and another file's second name.
+    """
+    file = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    facts, why = os.fstat(file), ""
+    if not stat.S_ISREG(facts.st_mode):
+        why = "no file. Remove it, or restore the run's"
+    elif facts.st_size > HOLLOW and 512 * facts.st_blocks < facts.st_size / 100:
+        why = f"of its {facts.st_size:,} bytes next to none are on the disk. Restore the run's"
+    elif flags & (os.O_WRONLY | os.O_RDWR) and facts.st_nlink > 1:
+        why = ELSEWHERE
+    if why:
+        os.close(file)
+        raise UserError(f"{path}: {why}")
+    return file
+
+
+def make_folder_of_run(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    if folder.is_symlink():
+        raise UserError(_why_refused(folder))
 
 
 def backup_copy(path: Path) -> Path:
@@ -120,7 +179,9 @@ def _free_name(path: Path) -> Path:
 def checksum(path: Path, n_bytes: int) -> "hashlib._Hash":
     """Return the sha256 of the first bytes of a file; ValueError if it has fewer."""
     sha256 = hashlib.sha256()
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_of_run) as file:
+        if not 0 <= n_bytes <= os.fstat(file.fileno()).st_size:
+            raise ValueError("shorter than it was")
         while n_bytes:
             block = file.read(min(BLOCK, n_bytes))
             if not block:
@@ -209,14 +270,73 @@ def load_saved(file: Path | BinaryIO) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def check_without_links(folder: Path) -> None:
-    """Raise UserError where a run folder holds a symbolic link, which may lead anywhere."""
-    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if entry.is_symlink():
-            raise UserError(
-                f"{entry}: a link to {os.readlink(entry)}, and a run folder may not lead out of "
-                "itself. Put the file itself in its place, or remove the link"
-            )
+def load_tensors(file: BinaryIO) -> Any:
+    """Return what `save_tensors` has written from here to the file's end.
+
+    Raises:
+        ValueError: it holds other things than data, or takes far more memory than the file: packed,
+            a number repeated by a stride of 0, or lists of the same lists.
+        Exception: of any kind, as `load_saved`.
+    """
+    begin, n_bytes = file.tell(), os.fstat(file.fileno()).st_size
+    with zipfile.ZipFile(file) as archive:
+        unpacked = sum(each.file_size for each in archive.infolist())
+    file.seek(begin)
+    value = load_saved(file) if unpacked <= n_bytes else None
+    if max(unpacked, _n_bytes(value, {}) / MOST_SHARED) > n_bytes:
+        raise ValueError("its content is far larger than the file")
+    return value
+
+
+def _n_bytes(value: Any, known: dict[int, int]) -> int:
+    """Return about how many bytes a value takes where nothing is shared; `known` has its parts."""
+    import torch
+
+    if type(value) is torch.Tensor:
+        return value.numel() * value.element_size()
+    if isinstance(value, str | bytes | int | float | None):
+        return len(value) if isinstance(value, str | bytes) else 1
+    if type(value) not in (dict, OrderedDict, list, tuple):
+        raise ValueError(f"it holds a {type(value).__name__}")
+    if id(value) not in known:
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_n_bytes(part, known) for part in parts)
+    return known[id(value)]
+
+
+def check_plain(folder: Path, goes_on: bool = False) -> None:
+    """Raise UserError where a run folder holds anything else, however deep, than files and folders.
+
+    A link may lead anywhere, and reading a pipe may never end. W&B's links to its own files stay.
+    Where the run `goes_on`, no file that it writes into may be another's second name.
+    """
+    if not folder.is_dir():
+        return
+    for parent, folders, files in os.walk(folder):
+        for entry in sorted(Path(parent, name) for name in (*folders, *files)):
+            facts = entry.lstat()
+            kind = facts.st_mode
+            is_wandbs = entry.relative_to(folder).parts[0] == WANDB_FOLDER and entry.is_symlink()
+            if is_wandbs and Path(parent) != folder and _stays_within(folder, entry):
+                continue
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                raise UserError(_why_refused(entry))
+            is_two = stat.S_ISREG(kind) and facts.st_nlink > 1
+            if goes_on and is_two and IN_PLACE.fullmatch(entry.name):
+                raise UserError(f"{entry}: {ELSEWHERE}")
+
+
+def _stays_within(folder: Path, link: Path) -> bool:
+    return folder.resolve() in Path(os.path.realpath(link)).parents
+
+
+def _why_refused(entry: Path) -> str:
+    if not entry.is_symlink():
+        return f"{entry}: neither a file nor a folder. Remove it, or restore the run's"
+    return (
+        f"{entry}: a link to {os.readlink(entry)}, and a run folder may not lead out of "
+        "itself. Put the file itself in its place, or remove the link"
+    )
 
 
 def folder_name(name: str) -> str:

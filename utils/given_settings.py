@@ -52,6 +52,7 @@ RENAMED = {
     "warmup_steps": "learning_starts",
 }
 MOST_BYTES = 2**24  # of a settings file
+MOST_DIGITS, MOST_NESTED = 40, 100
 MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
 SEVERAL = "agents"  # in a settings file: settings of several agents, for sweep.py alone
 NAMED_BY_ALL = ("model", "env", "seed", "n_steps", "n_envs")  # by the settings of every run
@@ -207,10 +208,12 @@ def file_settings(path: Path) -> dict[str, Any]:
     return read_json_object(beside if is_ours else path)
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path, of_run: bool = False) -> dict[str, Any]:
+    """Return the object in a file: one that the user names, or one `of_run`, in a run folder."""
     try:
-        text = read_bytes(path, MOST_BYTES).decode()
-        values = json.loads(text, object_pairs_hook=_without_repetition)
+        text = read_bytes(path, MOST_BYTES, of_run).decode()
+        values = json.loads(text, object_pairs_hook=_without_repetition, parse_int=_whole)
+        _check_depth(values)
     except FileNotFoundError:
         raise UserError(f"{path}: no such settings file") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -320,6 +323,22 @@ def _unread_of_file(given: Sequence[Override], values: Mapping[str, Any]) -> lis
 
 def _values(given: Iterable[Override]) -> dict[str, Any]:
     return {each.name: each.value for each in given}
+
+
+def _whole(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"a whole number of {len(text):,} digits")
+    return int(text)
+
+
+def _check_depth(values: Any) -> None:
+    level, depth = [values], 0
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        level = [
+            part for each in level for part in (each.values() if isinstance(each, dict) else each)
+        ]
+        if (depth := depth + 1) > MOST_NESTED:
+            raise ValueError(f"more than {MOST_NESTED} objects and lists within one another")
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

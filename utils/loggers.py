@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import errno
 import hashlib
+import html
 import importlib.util
 import io
 import json
@@ -18,14 +19,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from utils.errors import UserError
-from utils.files import atomic_write, backup_copy, checksum
+from utils.files import atomic_write, backup_copy, checksum, open_of_run
 from utils.settings import Config, setting
 
 FILE = "metrics.csv"
@@ -85,7 +86,7 @@ class TensorBoardLogger:
         # TensorBoard reads the files of a folder in the order of their names.
         number = len(list(folder.glob(f"{EVENTS}.*")))
         name = f"{EVENTS}.{int(time.time()):010d}.{number:04d}.{socket.gethostname()}"
-        self._file = (folder / name).open("wb")
+        self._file = (folder / name).open("xb")  # never through a link
         self._records = RecordWriter(self._file)
         self._add(Event(file_version="brain.Event:2"))
         # Tells readers to forget the rows of earlier files from this step on.
@@ -146,7 +147,7 @@ class WandbLogger:
             self._run = wandb.init(
                 project=config.wandb_project,
                 name="/".join(folder.parts[-3:]),
-                id=path.read_text(encoding="utf-8"),
+                id=_content(path).decode(),
                 resume="allow",
                 config=dataclasses.asdict(config),
                 dir=str(folder),
@@ -175,7 +176,8 @@ class WandbLogger:
 
     def _item(self, item: EncodedImage | str) -> object:
         if isinstance(item, str):
-            return self._wandb.Html(f"<pre>{item}</pre>")
+            # Markdown that is shown as it stands, without the escapes it has for HTML.
+            return self._wandb.Html(f"<pre>{html.escape(html.unescape(item))}</pre>")
         if item.format == "gif":
             return self._wandb.Video(io.BytesIO(item.data), format="gif")
         from PIL import Image
@@ -213,7 +215,7 @@ class MetricsWriter:
     ) -> None:
         self._path = folder / FILE
         self._columns = _take_up(self._path, env_steps, saved)
-        self._file = self._path.open("a", newline="", encoding="utf-8")
+        self._file = self._opened()
         self._loggers: list[TensorBoardLogger | WandbLogger] = [
             TensorBoardLogger(folder, config, env_steps)
         ]
@@ -246,12 +248,15 @@ class MetricsWriter:
         if not names:
             return
         self._columns += names
-        rows = self._path.read_bytes().splitlines()[1:]
+        rows = _content(self._path).splitlines()[1:]
         with atomic_write(self._path) as file:
             lines = [",".join(self._columns).encode(), *(row + b"," * len(names) for row in rows)]
             file.writelines(line + LINE_END for line in lines)
         self._file.close()
-        self._file = self._path.open("a", newline="", encoding="utf-8")
+        self._file = self._opened()
+
+    def _opened(self) -> TextIO:
+        return open(self._path, "a", newline="", encoding="utf-8", opener=open_of_run)
 
     def __enter__(self) -> "MetricsWriter":
         return self
@@ -273,7 +278,7 @@ def last_step(folder: Path) -> int:
     """Return the environment steps of the last row of a run's metrics, 0 where there is none."""
     path = folder / FILE
     check_size(path)
-    lines = path.read_bytes().splitlines() if path.is_file() else []
+    lines = _content(path).splitlines() if path.is_file() else []
     return max((step for line in lines if (step := _step(line)) is not None), default=0)
 
 
@@ -301,7 +306,7 @@ def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
     stay.
     """
     as_saved = are_as_saved(path.parent, saved)
-    content = path.read_bytes() if path.exists() else b""
+    content = _content(path) if path.exists() else b""
     cut = content[: saved["n_bytes"]]
     if not as_saved:
         heading, *rows = content[: content.rfind(b"\n") + 1].splitlines() or [b""]
@@ -319,6 +324,11 @@ def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
         with atomic_write(path) as file:
             file.write(cut)
     return cut.partition(LINE_END)[0].decode(errors="replace").split(",") if cut else []
+
+
+def _content(path: Path) -> bytes:
+    with open(path, "rb", opener=open_of_run) as file:
+        return file.read()
 
 
 def _step(line: bytes) -> int | None:

@@ -33,23 +33,25 @@ from typing import Any
 
 import torch
 
-from utils.errors import ROOT, UserError, cli_command, escape
+from utils.errors import ROOT, UserError, cli_command, one_line, received
 from utils.files import (
     atomic_write,
     backup_copy,
-    check_without_links,
+    check_plain,
     folder_name,
-    open_without_waiting,
+    open_of_run,
 )
 from utils.given_settings import config_from_dict, present_settings, read_json_object, with_defaults
 from utils.settings import (
     Config,
+    installed,
     outside_settings,
     read_settings,
     settings_without_effect,
     shown,
 )
 from utils.user_modules import (
+    GIVEN,
     OWN_PACKAGES,
     PROGRAMS,
     has_file,
@@ -175,7 +177,7 @@ def load_run_config(folder: Path, trust: bool = False) -> Config:
     path = folder / SETTINGS
     if not path.is_file():
         raise UserError(f"{folder}: not a run folder, it has no {SETTINGS}. Name one of main.py's")
-    return stored_config(read_json_object(path), str(path), folder, trust)
+    return stored_config(read_json_object(path, of_run=True), str(path), folder, trust)
 
 
 def init_checkpoint(folder: Path) -> dict[str, Any] | None:
@@ -185,16 +187,16 @@ def init_checkpoint(folder: Path) -> dict[str, Any] | None:
 
 def resumed_config(folder: Path, trust: bool) -> Config:
     """Return the settings of a run to be resumed; links and foreign places are refused."""
-    check_without_links(folder)
+    check_plain(folder, goes_on=True)
     config, path = load_run_config(folder, trust), folder / SETTINGS
-    check_outside(config, read_json_object(path), path, trust, learns=True)
+    check_outside(config, read_json_object(path, of_run=True), path, trust, learns=True)
     return config
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     try:
-        file = open(folder / LOCK, "a", opener=open_without_waiting)  # noqa: SIM115  below
+        file = open(folder / LOCK, "a", opener=open_of_run)  # noqa: SIM115  below
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     with file:
@@ -289,7 +291,7 @@ def write_json(path: Path, value: object) -> None:
 def _description_to_amend(folder: Path) -> dict[str, Any]:
     path = folder / DESCRIPTION
     try:
-        description = read_json_object(path)
+        description = read_json_object(path, of_run=True)
         resumed = description.get("resumed", [])
         if isinstance(resumed, list) and all(isinstance(entry, dict) for entry in resumed):
             return description
@@ -333,7 +335,9 @@ def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> lis
         return ["the source it was made with is not recorded"]
     found = []
     if before["source_sha256"] != here["source_sha256"]:
-        commits = [str(basis.get("git_commit") or "unknown")[:9] for basis in (before, here)]
+        commits = [
+            received(str(basis.get("git_commit") or "unknown")[:9]) for basis in (before, here)
+        ]
         which = f"commit {' -> '.join(commits)}" if len(set(commits)) > 1 else "not committed"
         found.append(f"the source has changed ({which})")
     known = before.get("user_modules")
@@ -348,7 +352,7 @@ def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> lis
     was = _versions(before)
     for name, version in _versions(here).items():
         if was[name] != version:
-            found.append(f"{name} {version} instead of {was[name]}")
+            found.append(f"{name} {version} instead of {received(was[name])}")
     return found
 
 
@@ -414,7 +418,7 @@ def _version(package: str) -> str | None:
 
 def description_of(folder: Path) -> dict[str, Any]:
     try:
-        return read_json_object(folder / DESCRIPTION)
+        return read_json_object(folder / DESCRIPTION, of_run=True)
     except UserError:
         return {}
 
@@ -473,13 +477,15 @@ def check_outside(
     leading += [f"{INIT_FROM}={start.get('checkpoint')}"] if isinstance(start, dict) else []
     if not leading or _own_modules(values, source.parent) is not None:
         return
+    if not config.env.startswith(GIVEN):
+        installed().check_env(config.env)  # where there is none, trust would not help
     if not trust:
         raise UserError(
             f"{source}: of a run that was not begun here by you, and its settings lead outside: "
             f"{', '.join(leading)}. Add --trust to follow them"
             + ("" if learns else ", or give them anew by --var")
         )
-    print(escape(f"as {source} says, with {', '.join(leading)}"), flush=True)
+    print(one_line(f"as {source} says, with {', '.join(leading)}"), flush=True)
 
 
 def _admit(
@@ -526,7 +532,8 @@ def _own_modules(values: Any, folder: Path) -> dict[str, Any] | None:
         case {"user_modules": dict(modules), "signature": str(found)} if isinstance(values, dict):
             expected = _signature(values, modules, description)
             # In constant time, so that its duration tells nothing of the signature.
-            if expected and hmac.compare_digest(expected.encode(), found.encode()):
+            given = found.encode(errors="replace")
+            if expected and hmac.compare_digest(expected.encode(), given):
                 return modules
     return None
 

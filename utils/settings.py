@@ -367,12 +367,14 @@ class Program(NamedTuple):
         validate_config: Returns a line for every pair of settings that cannot both hold.
         recomposed: Makes settings in another process, given their values and the folders of the
             user's own code; a pickle names it by its module, which must install the program.
+        check_env: Raises UserError where there is no environment of a name.
     """
 
     registries: Mapping[str, Registry]
     general: tuple[type[Part], ...]
     validate_config: Callable[[Any], list[str]]
     recomposed: Callable[[Mapping[str, Any], Iterable[Path]], Any]
+    check_env: Callable[[str], None]
 
 
 _installed: list[Program] = []

@@ -21,10 +21,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from utils.errors import ROOT, UserError, shortened, told
+from utils.errors import ENDINGS, ROOT, UserError, shortened, told
 
 GIVEN = "object:"  # begins the name of an object that a Python program gave
 OWN_PACKAGES = ("analysis", "envs", "models", "rewards", "sweeps", "trainers", "utils")
+FAULTS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 PROGRAMS = ("eval", "main", "plot", "prepare_captions", "prepare_embeddings", "publish", "sweep")
 
 
@@ -69,7 +70,9 @@ def imported(setting: str, module: str) -> ModuleType:
             ) from None
         why = f"importing {module} raised {told(error)}{advice(error)}"
         raise UserError(f"{setting}: {why}") from error
-    except (Exception, SystemExit) as error:
+    except ENDINGS:
+        raise
+    except BaseException as error:
         raise UserError(f"{setting}: importing {module} raised {told(error)}") from error
 
 
@@ -80,11 +83,11 @@ def telling(config: Any) -> Iterator[None]:
     own = [f"{key}: {name}" for key, name in named.items() if is_named(name)]
     try:
         yield
-    except (
-        *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
-        SystemExit,
-    ) as e:
-        if not own or type(e).__name__ == "OutOfMemoryError":
+    except ENDINGS:
+        raise
+    except BaseException as e:
+        is_its = isinstance(e, FAULTS) or not isinstance(e, Exception)
+        if not (own and is_its) or type(e).__name__ == "OutOfMemoryError":
             raise
         missing = (
             ". Settings that it takes, also those of its encoder, have to be in its `reads` "
