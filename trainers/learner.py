@@ -44,6 +44,11 @@ class Transition(NamedTuple):
         return self.terminated | self.truncated
 
 
+    @property
+    def cut_off(self) -> Tensor:
+        """Whether a limit alone ended the episode: a goal on the last step is an end.  [N] bool"""
+        return self.truncated & ~self.terminated
+
 class Learner(Protocol):
     """The base of PPO, DQN, SAC and EllmDQN.
 

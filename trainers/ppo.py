@@ -178,10 +178,10 @@ class PPO(Learner):
             )
         rollout, t, following = self.rollout, self.rollout.n_stored, transition.following
         rollout.store(transition)
-        if self.config.bootstrap_truncated and transition.truncated.any():
+        if self.config.bootstrap_truncated and (cut_off := transition.cut_off).any():
             # The value stands for the rest of the episode.
             values, _ = self._ahead(following, transition.memory)
-            rollout.beyond[t] = self.config.gamma * values * transition.truncated
+            rollout.beyond[t] = self.config.gamma * values * cut_off
         reads_context = self.reward is not None and self.reward.reads_context
         if reads_context and (rollout.is_full or transition.ended.any()):
             # Everywhere else the next step has it.
