@@ -202,7 +202,10 @@ class EllmDQN(Learner):
         config, agent = self.config, self.agent
 
         # R = sum_{k<n} gamma^k r_{t+k}; an intrinsic reward sees the n steps as one.
-        rewards = steps.rewards.clamp(-1, 1) if config.clip_reward else steps.rewards
+        rewards = steps.rewards
+        if self.scaling is not None:  # by the same statistics, whenever they were paid
+            rewards = self.scaling.scaled(rewards).float()
+        rewards = rewards.clamp(-1, 1) if config.clip_reward else rewards
         dtype = FLOATS[config.return_dtype]
         returns, discounts = n_step_returns(rewards, steps.not_done, config.gamma, dtype)
         rewarded: dict[str, Tensor] = {}

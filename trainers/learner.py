@@ -9,6 +9,7 @@ from torch import Tensor
 
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
+from rewards import RewardScaling
 from trainers.ranks import Ranks
 from utils.settings import Part
 
@@ -19,7 +20,7 @@ class Transition(NamedTuple):
     Attributes:
         percept: The agent's input.
         step: Its actions, with the outputs of its networks.
-        rewards: Of the environments, scaled where rewards are.  [N] float64
+        rewards: The environments' own.  [N] float64
         terminated: Whether the episode reached an end of its own.  [N] bool
         truncated: Whether a limit cut the episode off.  [N] bool
         following: The next input as if no new episode had begun.
@@ -56,6 +57,8 @@ class Learner(Protocol):
         reads: The groups of settings it reads.
         ranks: The processes that train together, each from its own steps.
         reward: An intrinsic reward in place of the environments'.
+        scaling: What divides the environments' rewards before anything is learned from them; its
+            statistics are the collector's to update.
         folder: The run's, set before the first step; replay is too large for a checkpoint.
     """
 
@@ -64,13 +67,19 @@ class Learner(Protocol):
     agent: Agent
     ranks: Ranks
     reward: "Reward | None"
+    scaling: RewardScaling | None
     folder: Path | None = None
 
     def __init__(
-        self, config: Any, agent: Any, ranks: Ranks | None = None, reward: "Reward | None" = None
+        self,
+        config: Any,
+        agent: Any,
+        ranks: Ranks | None = None,
+        reward: "Reward | None" = None,
+        scaling: RewardScaling | None = None,
     ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
-        self.reward = reward
+        self.reward, self.scaling = reward, scaling
 
     @classmethod
     def of(cls, agent: Agent) -> "type[Learner]":

@@ -302,6 +302,10 @@ class OffPolicyLearner(Learner):
         paid = sequences.rewards.flatten().clone()
         rewards, logged = self.reward(
             Transitions(
+        # Replay holds the environments' own: all of a batch are scaled by the same statistics.
+        if self.scaling is not None:
+            scaled = self.scaling.scaled(sequences.rewards).float()
+            sequences = sequences._replace(rewards=scaled)
                 sequences.observations.select(both),
                 sequences.context.flatten(0, 1)[both],
                 sequences.actions.flatten(0, 1)[counted],

@@ -180,6 +180,9 @@ class PPO(Learner):
         rollout.store(transition)
         if self.config.bootstrap_truncated and (cut_off := transition.cut_off).any():
             # The value stands for the rest of the episode.
+        if self.scaling is not None:  # by the statistics of this step, as published
+            scaled = self.scaling.scaled(transition.rewards)
+            transition = transition._replace(rewards=scaled)
             values, _ = self._ahead(following, transition.memory)
             rollout.beyond[t] = self.config.gamma * values * cut_off
         reads_context = self.reward is not None and self.reward.reads_context
