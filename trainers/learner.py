@@ -100,6 +100,14 @@ class Learner(Protocol):
     def update_due(self) -> bool:
         """Whether there is enough to learn from, or the run is over."""
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether nothing is half done between two steps: the run may be saved there, and end."""
+        return False
+
+    def notice(self, mean_length: float) -> None:
+        """Say once what does not fit to episodes of so many steps."""
+
     def update(self, progress: float) -> dict[str, float]:
         """Learn and return the metrics; `progress` is the share of the run that is over."""
 

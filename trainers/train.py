@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -46,6 +47,7 @@ from utils.settings import own_choices
 from utils.user_modules import GIVEN
 
 BAD_MINIBATCH = "bad_minibatch.pt"
+EPISODES_TO_KNOW = 10  # their length: the first to end are the short ones
 # Parts of a checkpoint that have another size in every run; their own loaders check them.
 RAGGED = {
     "run.config",
@@ -135,6 +137,8 @@ class Run:
                 # Save the best agent before updating it: the returns belong to the old weights.
                 self._keep_best(checkpoints)
                 metrics = self._update() | collector.metrics() | learner.agent.metrics()
+                if len(collector.episodes) >= EPISODES_TO_KNOW:
+                    learner.notice(float(np.mean([each.length for each in collector.episodes])))
 
                 seconds = time.perf_counter() - begun
                 metrics["time/steps_per_second"] = (collector.env_steps - steps_before) / seconds
