@@ -12,7 +12,19 @@ import pytest
 import eval as eval_program
 import main as main_program
 from envs import SUITES, Suite, minigrid
-from tests.runs import DESCRIBED, ROWS, folder_of, outcome, resume, same, signal_at, words_of
+from tests.runs import (
+    DESCRIBED,
+    IN_PARTS,
+    PART,
+    ROWS,
+    folder_of,
+    outcome,
+    resume,
+    same,
+    signal_at,
+    words_of,
+)
+from trainers import sequence_replay
 from trainers.checkpoint import LAST, load_checkpoint
 
 QUICK = ("PPO CNN", "PPO HELM", "DQN LSTM", "SAC LSTM", "TD3 LSTM, RND", "ELLM")  # every algorithm
@@ -27,6 +39,8 @@ def runs(request, tmp_path_factory):
         patch.chdir(tmp_path_factory.mktemp("runs"))
         patch.setitem(SUITES, DESCRIBED, Suite("tests.described", scale_rewards=False))
         patch.setattr(minigrid, "pool_tasks", list)  # MiniGrid's own: EnvPool's cannot be saved
+        if request.param.endswith(IN_PARTS):
+            patch.setattr(sequence_replay, "LONGEST_EPISODE", PART)
         words = words_of(settings)
         assert main_program.main([*words, "--run-id=whole"]) == 0
         with patch.context() as for_a_while:

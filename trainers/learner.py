@@ -44,11 +44,11 @@ class Transition(NamedTuple):
         """Whether this step was the last of its episode.  [N] bool"""
         return self.terminated | self.truncated
 
-
     @property
     def cut_off(self) -> Tensor:
         """Whether a limit alone ended the episode: a goal on the last step is an end.  [N] bool"""
         return self.truncated & ~self.terminated
+
 
 class Learner(Protocol):
     """The base of PPO, DQN, SAC and EllmDQN.
@@ -112,7 +112,7 @@ class Learner(Protocol):
         """Learn and return the metrics; `progress` is the share of the run that is over."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after an update, without the agent."""
+        """Return the state after an update, or where the run `may_stop`, without the agent."""
 
     def load_state_dict(
         self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
@@ -164,3 +164,9 @@ class MeanMetrics:
 
     def means(self) -> dict[str, float]:
         return {name: total / self._n_steps for name, total in self._sums.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": dict(self._sums), "n_steps": self._n_steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sums, self._n_steps = dict(state["sums"]), state["n_steps"]

@@ -57,6 +57,7 @@ RAGGED = {
     "run.collector.memory",
     "run.collector.sentences",
     "run.learner.replay",
+    "run.learner.logged.sums",
     "run.learner.reward.visited",
     "run.learner.guide_memory",
     "run.learner.past",
@@ -77,7 +78,7 @@ class Showcase(Protocol):
 
 
 class Run:
-    """A training run: its learner and environments, and their state between two updates."""
+    """A training run: its learner and environments, and their state where it may stop."""
 
     def __init__(
         self,
@@ -131,14 +132,17 @@ class Run:
                     if self.showcase is not None:
                         self.showcase.follow(transition)
                     bar.update(min(collector.n_envs, self.config.n_steps - bar.n))
+                    # An environment that never ends leads to no update for long.
+                    if learner.may_stop and not learner.update_due:
+                        checkpoints.between_updates(self.env_steps, self.state_dict)
 
                 collector.tell_first()
+                if len(collector.episodes) >= EPISODES_TO_KNOW:
+                    learner.notice(float(np.mean([each.length for each in collector.episodes])))
 
                 # Save the best agent before updating it: the returns belong to the old weights.
                 self._keep_best(checkpoints)
                 metrics = self._update() | collector.metrics() | learner.agent.metrics()
-                if len(collector.episodes) >= EPISODES_TO_KNOW:
-                    learner.notice(float(np.mean([each.length for each in collector.episodes])))
 
                 seconds = time.perf_counter() - begun
                 metrics["time/steps_per_second"] = (collector.env_steps - steps_before) / seconds
