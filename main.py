@@ -17,8 +17,9 @@ import torch
 from analysis import build_showcase
 from envs import given_facts
 from models import build_agent, resolve_device
-from trainers.build import build_evaluation, build_learner, check, configured_collector, open_env
+from trainers.build import build_evaluation, build_learner, check, open_env
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
+from trainers.collector import Collector
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, add_trust, add_var, exit_process, run_program
@@ -140,9 +141,9 @@ def build_run(
             start.give(agent)
         ranks.synchronize(agent, config)
 
-        # The learner, perhaps curious; the collector hands it the steps with (scaled) rewards.
+        # The learner, perhaps curious, scales rewards; the collector hands it the steps.
         learner = build_learner(config, share, agent, env, ranks, trust)
-        collector = configured_collector(config, env, learner, ranks)
+        collector = Collector(env, learner, ranks)
 
         # Greedy evaluations use environments of their own, so that training episodes run on.
         with build_evaluation(config) as evaluation:

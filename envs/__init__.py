@@ -46,29 +46,33 @@ EnvLike = VectorEnv | Callable[[], gymnasium.Env | VectorEnv]
 
 class Suite(NamedTuple):
     place: str  # a module, or a class in one: module:Class
-    scale_rewards: bool = True
+    scale_rewards: bool = False
+    clip_rewards: bool = True  # those that are scaled
 
 
 SUITES = {
-    "MiniGrid-": Suite("envs.minigrid"),
-    "BabyAI-": Suite("envs.minigrid"),
-    "MiniWorld-": Suite("envs.miniworld"),
-    "RandomMaze-v0": Suite("envs.random_maze", scale_rewards=False),
-    "TMazePassive-v0": Suite("envs.t_maze", scale_rewards=False),
-    "TMazeActive-v0": Suite("envs.t_maze", scale_rewards=False),
-    "VisualMatch-v0": Suite("envs.three_phases:VisualMatchVectorEnv", scale_rewards=False),
-    "KeyToDoor-v0": Suite("envs.three_phases:KeyToDoorVectorEnv", scale_rewards=False),
-    "Housekeep-v0": Suite("envs.household.simulator", scale_rewards=False),
-    "HousekeepText-v0": Suite("envs.household.text_world", scale_rewards=False),
-    "ContinuousRecognition-v0": Suite("envs.continuous_recognition"),
-    "Crafter-v1": Suite("envs.crafter", scale_rewards=False),
-    "CrafterText-v0": Suite("envs.crafter:CrafterText", scale_rewards=False),
+    "MiniGrid-": Suite("envs.minigrid", scale_rewards=True),
+    "BabyAI-": Suite("envs.minigrid", scale_rewards=True),
+    "MiniWorld-": Suite("envs.miniworld", scale_rewards=True),
+    "RandomMaze-v0": Suite("envs.random_maze"),
+    "TMazePassive-v0": Suite("envs.t_maze"),
+    "TMazeActive-v0": Suite("envs.t_maze"),
+    "VisualMatch-v0": Suite("envs.three_phases:VisualMatchVectorEnv"),
+    "KeyToDoor-v0": Suite("envs.three_phases:KeyToDoorVectorEnv"),
+    "Housekeep-v0": Suite("envs.household.simulator"),
+    "HousekeepText-v0": Suite("envs.household.text_world"),
+    "ContinuousRecognition-v0": Suite("envs.continuous_recognition", scale_rewards=True),
+    "Crafter-v1": Suite("envs.crafter"),
+    "CrafterText-v0": Suite("envs.crafter:CrafterText"),
     "popgym-": Suite("envs.popgym"),
-    "psychlab_": Suite("envs.psychlab"),
-    GIVEN: Suite("envs"),  # an object of a Python program, see `given` and `make`
+    "psychlab_": Suite("envs.psychlab", scale_rewards=True),
+    GIVEN: Suite(
+        "envs", scale_rewards=True, clip_rewards=False
+    ),  # an object of a Python program, see `given` and `make`
 }
 SUITES |= dict.fromkeys(
-    ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"), Suite("envs.envpool_vector")
+    ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"),
+    Suite("envs.envpool_vector", scale_rewards=True),
 )
 SUITES |= dict.fromkeys(
     (
@@ -79,11 +83,11 @@ SUITES |= dict.fromkeys(
         )
         for kind in "PV"
     ),
-    Suite("envs.partial_control", scale_rewards=False),
+    Suite("envs.partial_control"),
 )
 ANY = any_gymnasium.TITLE
 READS = (any_gymnasium.ResetSettings,)  # of a given object
-FALLBACK = Suite("envs.any_gymnasium")
+FALLBACK = Suite("envs.any_gymnasium", scale_rewards=True, clip_rewards=False)
 _given: dict[str, EnvLike] = {}  # by their names in settings
 _made_before: list[weakref.ref[Any]] = []  # by given functions
 _facts: dict[str, dict[str, Any]] = {}  # of the given ones that have been made
@@ -113,6 +117,11 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
 
 def scales_rewards(name: str) -> bool:
     return _find_suite(name).scale_rewards
+
+
+def clips_rewards(name: str) -> bool:
+    suite = _find_suite(name)
+    return suite.scale_rewards and suite.clip_rewards
 
 
 def check_env_name(name: str) -> None:

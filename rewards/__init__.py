@@ -1,16 +1,18 @@
 """Rewards: intrinsic ones by name, and the scaling that is independent of an environment's own."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from utils.running_statistics import RunningMeanVariance
 from utils.settings import Config, OwnRegistry, Part, setting
 
 EPSILON = 1e-8
-REWARD_LIMIT = 1.0
+REWARD_CLIP = 1.0  # as published
 
 
 class Curiosities(OwnRegistry):
@@ -44,39 +46,43 @@ class ScalingSettings(Config):
     title = "reward scaling"
 
     normalize_reward: bool | None = setting(
-        "scale rewards by their return; null: as the suite does", default=None
+        "divide rewards by the running deviation of their return, and clip them; null: as the "
+        "suite's published settings do, and without a clip in Gymnasium ids and given objects",
+        default=None,
     )
-
-
-def build_scaling(config: ScalingSettings, n_envs: int, by_default: bool) -> "RewardScaling | None":
-    """Return the scaling of N environments' rewards, None if the settings turn it off."""
-    choice = config.normalize_reward
-    is_wanted = by_default if choice is None else choice
-    return RewardScaling(n_envs, config.gamma) if is_wanted else None
+    reward_clip: float | None = setting(
+        "limit of a scaled reward's size, where it is clipped; null: none",
+        low=0,
+        high=1e6,
+        default=REWARD_CLIP,
+    )
 
 
 class RewardScaling:
     """Rewards divided by the running standard deviation of the discounted return, then clipped.
 
-        R_t = gamma * R_{t-1} + r_t,    r'_t = clip(r_t / sqrt(Var[R] + 1e-8), -1, 1)
+        R_t = gamma * R_{t-1} + r_t,    r'_t = clip(r_t / sqrt(Var[R] + 1e-8), -c, c)
 
     R starts from 0 in every episode. The statistics take in R_t of all environments before r_t is
     divided (Engstrom et al. 2020, arXiv:2005.12729). Differs from the original in gamma, which is
-    the run's here and always 0.99 there.
+    the run's here and always 0.99 there. Without a clip c is None.
     """
 
-    def __init__(self, n_envs: int, gamma: float) -> None:
-        self.gamma = gamma
+    def __init__(self, n_envs: int, gamma: float, clip: float | None = REWARD_CLIP) -> None:
+        self.gamma, self.clip = gamma, clip
         self.statistics = RunningMeanVariance()
         self._returns = np.zeros(n_envs)
 
-    def __call__(self, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """Return the scaled rewards of one step [N]; `ended` marks last steps of episodes."""
+    def update(self, rewards: np.ndarray, ended: np.ndarray) -> None:
+        """Add the rewards of one step [N] to the statistics; `ended` marks last steps."""
         self._returns = self._returns * self.gamma + rewards
         self.statistics.update(self._returns)
         self._returns[ended] = 0.0  # only now: the statistics need the returns of last steps
-        deviation = np.sqrt(self.statistics.variance + EPSILON)
-        return np.clip(rewards / deviation, -REWARD_LIMIT, REWARD_LIMIT)
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        """Return rewards of any steps, scaled by the statistics as they are now; float64."""
+        divided = rewards.double() / math.sqrt(self.statistics.variance + EPSILON)
+        return divided if self.clip is None else divided.clamp(-self.clip, self.clip)
 
     def begin(self) -> None:
         self._returns[:] = 0.0

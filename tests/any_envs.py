@@ -39,12 +39,12 @@ SPACES = {
 
 
 class Sampled(gymnasium.Env):
-    """Shows random observations; an episode has six steps. It can be drawn."""
+    """Shows random observations; an episode has so many steps, 0: no end. It can be drawn."""
 
     metadata = {"render_modes": ["rgb_array"], "number_names": ["left"]}  # noqa: RUF012
 
-    def __init__(self, kind="vector", actions=None, render_mode=None):
-        self.observation_space = SPACES[kind]
+    def __init__(self, kind="vector", actions=None, render_mode=None, length=6):
+        self.observation_space, self.length = SPACES[kind], length
         self.action_space = actions or spaces.Discrete(2)
         self.render_mode = render_mode
         self.taken, self.n_steps = [], 0
@@ -57,7 +57,8 @@ class Sampled(gymnasium.Env):
     def step(self, action):
         self.taken.append(action)
         self.n_steps += 1
-        return self._look(), self.np_random.random(), self.n_steps == 6, False, {"score": 3}
+        is_over = self.n_steps == self.length
+        return self._look(), self.np_random.random(), is_over, False, {"score": 3}
 
     def render(self):
         return np.full((401, 300, 3), self.n_steps, np.uint8)
@@ -231,6 +232,8 @@ gymnasium.register("Late-v0", f"{__name__}:Late")
 gymnasium.register("Unseeded-v0", f"{__name__}:Unseeded")
 gymnasium.register("Steered-v0", f"{__name__}:Steered", max_episode_steps=4)
 gymnasium.register("Sampled-v0", f"{__name__}:Sampled", max_episode_steps=4)
+gymnasium.register("Long-v0", f"{__name__}:Sampled", kwargs={"length": 17})
+gymnasium.register("Unending-v0", f"{__name__}:Sampled", kwargs={"length": 0})
 
 
 def poured(held, fresh):

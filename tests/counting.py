@@ -8,14 +8,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 class CountingEnv(VectorEnv):
     """N environments that show the number of steps since the episode began.
 
-    The reward of a step is the count after it; environment n ends after lengths[n] steps, by a
-    time limit where `truncates` says so. Statistics come as envs/vector.py gives them.
+    The reward of a step is the count after it; environment n ends after lengths[n] steps, of itself
+    or by a time limit or both, as `ends` tells. Statistics come as envs/vector.py gives them.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
-    def __init__(self, lengths, truncates=False, n_actions=4):
-        self.lengths, self.truncates = np.array(lengths), truncates
+    def __init__(self, lengths, ends="terminated", n_actions=4):
+        self.lengths, self.ends = np.array(lengths), ends
         self.num_envs = len(lengths)
         self.single_observation_space = Box(0, 255, (3, 9, 9), np.uint8)
         self.single_action_space = Discrete(n_actions)
@@ -36,8 +36,9 @@ class CountingEnv(VectorEnv):
             "_episode": ended,
         }
         self.counts = np.where(ended, 0, self.counts)
-        nothing = np.zeros_like(ended)
-        terminated, truncated = (nothing, ended) if self.truncates else (ended, nothing)
+        terminated, truncated = (
+            ended & (name in self.ends) for name in ("terminated", "truncated")
+        )
         return self.images(self.counts), rewards, terminated, truncated, info
 
     def images(self, counts):

@@ -54,6 +54,10 @@ OPTIONS |= {"reset_options": '{"length": 3}'}
 STEERED = {"env": "tests.any_envs:Steered-v0"}
 STEERED_BY_SIGHT = STEERED | {"env_args": '{"kind": "image, channels last"}'}
 TWIN = {"observability": "full"}
+SCALED = {"normalize_reward": "true"}
+LONG = SCALED | {"env": "tests.any_envs:Long-v0", "reward_clip": "null"}
+IN_PARTS = ", in parts"  # rows whose episodes are stored in parts of PART steps
+PART = 5
 LAST_STEP = {"last_action_input": "true", "last_reward_input": "true"}
 SUBGOALS = {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"}
 CURIOUS = {"curiosity_width": 8, "curiosity_weight": 0.5}
@@ -118,7 +122,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO, a user's memory": PPO | ECHO,
     "DQN, a user's memory": DQN | ECHO,
     "DQN CNN, suggested goals": DQN | CNN | SUGGESTED | {"suggester": "oracle"},
-    "DQN LSTM": DQN | LSTM | {"replay_capacity": 60},
+    "DQN LSTM": DQN | LSTM | SCALED | {"replay_capacity": 60},
+    f"DQN LSTM{IN_PARTS}": DQN | LSTM | LONG,
+    f"DQN GPT{IN_PARTS}": DQN | GPT | LONG,
     "DQN LSTM of windows, a task": DQN | LSTM | GOALS | SUBGOALS | {"context_length": 5},
     "DQN LSTM, a house without words": DQN | LSTM | HOUSE | {"use_text": "false"},
     "DQN LSTM, forbidden actions": DQN | LSTM | MASKED_IN_INFO,
@@ -133,7 +139,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "DQN CNN reads, NovelD": DQN | CNN | MISSIONS | READS | CURIOUS | {"curiosity": "NovelD"},
     "SAC CNN of two encoders": SAC | CNN | {"shared_encoder": "false"},
     "SAC CNN, NovelD": SAC | CNN | CURIOUS | {"curiosity": "NovelD", "task_reward_weight": 0},
-    "SAC LSTM": SAC | LSTM | {"learn_temperature": "true"},
+    "SAC LSTM": SAC | LSTM | SCALED | {"learn_temperature": "true"},
     "SAC LSTM, forbidden actions": SAC | LSTM | MASKED | {"learn_temperature": "true"},
     "SAC mLSTM, a twin": SAC | MLSTM | TWIN,
     "SAC GPT": SAC | GPT | {"freeze_critic": "false"},
@@ -154,7 +160,8 @@ ROWS: dict[str, dict[str, Any]] = {
     | GPT
     | STEERED
     | {"shared_encoder": "false", "policy_delay": 3, "last_reward_input": "true"},
-    "ELLM": ELLM | {"decay_after_reward": "true"},
+    "ELLM": ELLM | SCALED | {"decay_after_reward": "true"},
+    f"ELLM{IN_PARTS}": ELLM | LONG,
     "ELLM, any step, several colours": ELLM
     | {"replay_sampling": "step", "env_args": '{"n_colours": 3, "side": 40}'},
     "ELLM reads, APT": ELLM | MISSIONS | READS | {"curiosity": "APT", "curiosity_width": 8},

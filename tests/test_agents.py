@@ -43,7 +43,7 @@ def test_a_new_episode_knows_nothing_of_the_last(name, bootstrap_truncated, monk
         return act(percept, *more, **how)
 
     monkeypatch.setattr(agent, "act", recorded)
-    rollout = collect_rollout(collecting(config, agent, CountingEnv(LENGTHS, truncates=True)))
+    rollout = collect_rollout(collecting(config, agent, CountingEnv(LENGTHS, ends="truncated")))
     counts = rollout.observations.images[:, :, 0, 0, 0].long()
     assert torch.equal(rollout.is_first, counts == 0)
     for found in (rollout.values, rollout.context):
@@ -115,15 +115,17 @@ def test_a_checkpoint_does_not_contain_the_language_model():
     assert "language.to_language.projection" in names
 
 
-def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
+@pytest.mark.parametrize("ends", ["truncated", "terminated and truncated", "terminated"])
+def test_the_value_at_a_time_limit_alone_is_added_to_the_reward_that_led_there(ends):
     config, agent = build("CNN-PPO", n_envs=2, n_rollout_steps=4, bootstrap_truncated=True)
-    collector = collecting(config, agent, CountingEnv([2, 9], truncates=True))
+    collector = collecting(config, agent, CountingEnv([2, 9], ends))
     rollout = collect_rollout(collector)
     last = torch.full((1, 3, 9, 9), 2, dtype=torch.uint8)
     seen, memory = percept(last, torch.tensor([False])), agent.initial_memory(1)
     value = agent.act(seen, memory, deterministic=True, advance=False).values
     rollout.estimate(gamma=0.0, gae_lambda=0.0)  # a return is the reward alone
-    assert rollout.returns[1, 0].item() == pytest.approx(2 + config.gamma * value.item(), abs=1e-5)
+    beyond = config.gamma * value.item() if ends == "truncated" else 0.0
+    assert rollout.returns[1, 0].item() == pytest.approx(2 + beyond, abs=1e-5)
     torch.testing.assert_close(rollout.returns[[0, 2], 0], torch.ones(2))
     torch.testing.assert_close(rollout.returns[:, 1], torch.arange(1.0, 5))
 

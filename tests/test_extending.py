@@ -18,7 +18,7 @@ from tests.bad_inputs.harness import refused
 from tests.runs import folder_of, outcome, resume, same, signal_at
 from tests.test_resume import command
 from tests.user_code import forget_modules_of
-from trainers.collector import Collector
+from trainers.rollout import Rollout
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^`([\w/]+\.py)`:\n\n```python\n(.*?)^```", PAGE, re.M | re.S))
@@ -109,20 +109,21 @@ def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsy
 
 def test_a_new_reward_is_learned_from_and_not_reported(examples, in_empty_folder, monkeypatch):
     haste = examples["rewards/haste.py"]
-    ((_, line),) = [each for each in LINES if each[0] == "configured_collector"]
+    ((_, line),) = [each for each in LINES if each[0] == "build_learner"]
     learned = []
 
-    class Recorded(Collector):
-        def __init__(self, env, learner, scaling, ranks):
-            names = {"Haste": haste.Haste, "scaling": scaling}
-            exec(line.strip(), names)
-            super().__init__(env, learner, names["scaling"], ranks)
+    def hasty(*given):
+        names = {"Haste": haste.Haste, "scaling": build_scaling(*given)}
+        exec(line.strip(), names)
+        return names["scaling"]
 
-        def step(self):
-            learned.append(super().step().rewards)
-            return
+    def store(self, transition):
+        learned.append(transition.rewards)
+        stored(self, transition)
 
-    monkeypatch.setattr(trainers.build, "Collector", Recorded)
+    build_scaling, stored = trainers.build.build_scaling, Rollout.store
+    monkeypatch.setattr(trainers.build, "build_scaling", hasty)
+    monkeypatch.setattr(Rollout, "store", store)
     run = command("CNN", "run", normalize_reward="false", showcase_minutes="null")
     assert main_program.main(run) == 0
     paid = torch.stack(learned).numpy() + 0.01

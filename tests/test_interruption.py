@@ -18,7 +18,7 @@ def test_a_signal_is_noted_and_one_to_stop_is_answered(number, capfd):
         if number == signal.SIGINT:  # a SIGTERM that follows is one that torchrun passes on
             os.kill(os.getpid(), signal.SIGTERM)
             assert interruption.stop == signal.SIGINT
-    answer = "stopping after this update; once more to stop now, the last checkpoint stays"
+    answer = "stopping where it can be saved; once more to stop now, the last checkpoint stays"
     assert capfd.readouterr().err.strip() == (answer if stops else "")
     assert signal.getsignal(number) == before
 

@@ -14,6 +14,7 @@ from tests import runs
 from tests.bad_inputs.harness import refused
 from tests.runs import ELLM, READS, folder_of, outcome, resume, same, signal_at, words_of
 from tests.told_in_words import N_STEPS
+from trainers import sequence_replay
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.ellm_dqn import EllmDQN
 from trainers.ranks import Ranks
@@ -139,6 +140,24 @@ def test_frames_are_what_is_told_and_time_limits_are_ends(env, n_steps):
             assert all(text.startswith("go to the ") for text in texts[:, 0])
             assert steps.not_done[:, 0].all()
             assert steps.not_done[:, 1].tolist() == [True] * (n_steps - 2) + [False]
+
+
+def test_parts_of_an_episode_bootstrap_from_the_step_after_them(monkeypatch):
+    monkeypatch.setattr(sequence_replay, "LONGEST_EPISODE", 4)
+    with build_run(settings_of(env=TOLD), Ranks()) as run:
+        run.learner.folder = Path()
+        run.collector.begin(0)
+        for _ in range(2 * N_STEPS):
+            run.collector.step()
+        replay = run.learner.replay
+        for place in replay.episodes:
+            goes_on = place.length == 4
+            assert goes_on or place.length == N_STEPS - 4
+            steps = replay.steps([(place, place.length - 2)])
+            assert steps.not_done.tolist() == [[True, goes_on]]
+            after = 4 if goes_on else N_STEPS
+            assert steps.following.images[0, -1, -1, -1] == 40 + 20 * after
+        assert len(replay.episodes) == 8
 
 
 def test_an_orthogonal_text_encoder_is_another_and_always_the_same(encoder):

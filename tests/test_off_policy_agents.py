@@ -12,6 +12,7 @@ from models.observations import AgentInput, ObservationBatch, Observations
 from models.q_networks import FrozenLMTorso
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
+from trainers import sequence_replay
 from trainers.build import LEARNERS
 from trainers.collector import Collector
 
@@ -134,10 +135,12 @@ def of_env(percept, env):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("longest", [10_000, 3])  # more than the episodes have; less
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
 def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been(
-    algorithm, monkeypatch
+    algorithm, longest, monkeypatch
 ):
+    monkeypatch.setattr(sequence_replay, "LONGEST_EPISODE", longest)
     collector = collecting("GPT", algorithm, replay_ratio=0.25)
     learner = collector.learner
     seen = features_while_acting(collector, monkeypatch)
@@ -157,6 +160,36 @@ def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been
             if transition.ended[env]:
                 running[env] = []
     assert n_in_the_middle > 3
+
+
+@pytest.mark.parametrize("model", ["LSTM", "GPT"])
+def test_what_does_not_end_is_stored_in_parts_that_are_no_ends_and_that_is_said_once(
+    model, monkeypatch, caplog
+):
+    longest, begun, n_rows, n_parts = 3, [0] * N_ENVS, 0, 0
+    monkeypatch.setattr(sequence_replay, "LONGEST_EPISODE", longest)
+    collector = collecting(model)
+    replay_of, steps = collector.learner, []
+    for t in range(30):
+        steps.append(collector.step())
+        goes_on = (~steps[t].ended).tolist()
+        parts = [n for n in range(N_ENVS) if goes_on[n] and t + 1 - begun[n] == longest]
+        for env in [n for n in range(N_ENVS) if not goes_on[n]] + parts:
+            own = steps[begun[env] :]
+            shown = [each.percept.observations.vectors[env] for each in own]
+            shown.append(steps[t].following.observations.vectors[env])
+            rows = slice(n_rows, n_rows + len(shown))
+            stored = {name: row[rows] for name, row in replay_of.replay.rows.items()}
+            assert torch.equal(stored["vectors"], torch.stack(shown))
+            ends = [bool(each.terminated[env]) for each in own]
+            assert stored["terminated"].tolist() == [*ends, False]
+            assert stored["rewards"].tolist() == [*(float(x.rewards[env]) for x in own), 0]
+            begun[env], n_rows = t + 1, rows.stop
+        n_parts += len(parts)
+        assert len(replay_of.running._steps) <= longest + MEM_LEN
+    assert n_parts > N_ENVS
+    (line,) = [each for each in caplog.messages if "has not ended after 3 steps" in each]
+    assert "TimeLimit" in line
 
 
 ALGORITHMS = {

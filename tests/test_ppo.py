@@ -12,6 +12,8 @@ from models.helm import LanguageMemory, LanguageMemoryAgent
 from models.observation_to_language import ImageToLanguage
 from tests import golden_data
 from tests.agents import golden_rollout, small_config, spaces
+from tests.runs import CNN, GPT, LSTM, train_row
+from tests.runs import PPO as PPO_RUN
 from trainers.ppo import PPO
 
 SETTINGS = (
@@ -82,3 +84,17 @@ def test_one_update_agrees_with_the_original(name):
     for key, value in golden_data.under(arrays, "log.").items():
         ours = "train/n_epochs" if key == "train/n_updates" else key
         assert metrics[ours] == pytest.approx(value.item(), rel=1e-4, abs=1e-5), key
+
+
+@pytest.mark.parametrize(
+    ("memory", "n_rollout_steps", "is_told"),
+    [(LSTM, 4, True), (LSTM, 20, False), (GPT, 4, False), (CNN, 4, False)],
+)
+def test_gradients_that_end_within_the_episodes_are_told_once(
+    memory, n_rollout_steps, is_told, in_empty_folder, caplog
+):
+    episodes_of_17 = {"env": "tests.any_envs:Long-v0", "n_steps": 400}
+    train_row("run", PPO_RUN | memory | episodes_of_17 | {"n_rollout_steps": n_rollout_steps})
+    told = [line for line in caplog.messages if line.startswith("n_rollout_steps: ")]
+    assert len(told) == is_told
+    assert all(f"17 steps on average, rollouts {n_rollout_steps}" in line for line in told)

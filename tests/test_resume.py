@@ -18,6 +18,7 @@ from tests import runs
 from tests.bad_inputs.harness import refused
 from tests.runs import ROWS, folder_of, outcome, resume, same, signal_at, words_of
 from tests.tiny_clip import tiny_settings
+from trainers import checkpoint, sequence_replay
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.rollout import Rollout
 from trainers.train import Run
@@ -81,7 +82,7 @@ def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
     (resumed,) = json.loads((folder / "run.json").read_text())["resumed"]
     assert (resumed["env_steps"], resumed["exact"]) == (begun, False)
     steps = [int(each["env_steps"]) for each in outcome(folder)["metrics"]]
-    assert begun in steps
+    assert (begun in steps) == (row == "PPO HELM")  # others stop between two updates, too
     assert steps[-1] == n_steps
 
 
@@ -146,6 +147,46 @@ def test_a_flipped_digit_of_the_history_is_not_exactly(cut, capsys):
     (resumed,) = json.loads((folder / "run.json").read_text())["resumed"]
     assert not resumed["exact"]
     assert (folder / "metrics.csv.damaged-1").read_bytes() == flipped.encode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["DQN LSTM", "DQN GPT", "SAC LSTM", "ELLM"])
+def test_where_no_episode_ends_a_run_stops_at_any_step_and_goes_on_to_the_bit(
+    row, whole, cut, monkeypatch, capsys
+):
+    monkeypatch.setattr(sequence_replay, "LONGEST_EPISODE", 13)
+    settings = ROWS[row] | {"env": "tests.any_envs:Unending-v0", "n_steps": 80}
+    settings |= {"normalize_reward": "true", "replay_capacity": 100}
+    expected = whole(settings["model"], settings)
+    folder = cut(settings["model"], 3, settings)  # no update yet
+    assert load_checkpoint(folder / LAST)["env_steps"] == 6
+    assert outcome(folder)["metrics"] == []
+    for steps in (10, 1, 12):  # before, at and after the first part is stored; in the last
+        begun = load_checkpoint(folder / LAST)["env_steps"]
+        with monkeypatch.context() as patch:
+            signal_at(patch, signal.SIGTERM, at=steps)
+            assert resume("cut") == 143
+        assert load_checkpoint(folder / LAST)["env_steps"] == begun + 2 * steps
+    assert resume("cut") == 0
+    assert capsys.readouterr().out.count("steps, exactly") == 4
+    assert same(outcome(folder), expected)
+    assert float(expected["metrics"][-1]["train/n_gradient_steps"]) > 0
+
+
+@pytest.mark.parametrize("asked", ["the clock", signal.SIGUSR1])
+def test_between_two_updates_a_run_is_saved_when_it_is_time_or_asked_for(
+    asked, in_empty_folder, monkeypatch
+):
+    settings = ROWS["DQN LSTM"] | {"env": "tests.any_envs:Unending-v0", "n_steps": 40}
+    if asked == "the clock":
+        monkeypatch.setattr(checkpoint, "LEAST_APART", 0)
+        settings |= {"checkpoint_minutes": 0}
+    else:
+        signal_at(monkeypatch, asked, at=8)
+    assert main_program.main([*words_of(settings), "--run-id=run"]) == 0
+    n_saved = {"the clock": 38, signal.SIGUSR1: 16}[asked]
+    assert load_checkpoint(folder_of("run") / PREVIOUS)["env_steps"] == n_saved
+    assert len(outcome(folder_of("run"))["metrics"]) == 1
 
 
 def contents(folder):

@@ -12,7 +12,19 @@ import pytest
 import eval as eval_program
 import main as main_program
 from envs import SUITES, Suite
-from tests.runs import DESCRIBED, ROWS, folder_of, outcome, resume, same, signal_at, words_of
+from tests.runs import (
+    DESCRIBED,
+    IN_PARTS,
+    PART,
+    ROWS,
+    folder_of,
+    outcome,
+    resume,
+    same,
+    signal_at,
+    words_of,
+)
+from trainers import sequence_replay
 from trainers.checkpoint import LAST, load_checkpoint
 
 QUICK = ("PPO CNN", "PPO HELM", "DQN LSTM", "SAC LSTM", "TD3 LSTM, RND", "ELLM")  # every algorithm
@@ -26,6 +38,8 @@ def runs(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("runs"))
         patch.setitem(SUITES, DESCRIBED, Suite("tests.described", scale_rewards=False))
+        if request.param.endswith(IN_PARTS):
+            patch.setattr(sequence_replay, "LONGEST_EPISODE", PART)
         words = words_of(settings)
         assert main_program.main([*words, "--run-id=whole"]) == 0
         with patch.context() as for_a_while:

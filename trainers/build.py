@@ -12,7 +12,14 @@ from typing import Any
 from gymnasium.spaces import flatdim
 from gymnasium.vector import VectorEnv
 
-from envs import ENVIRONMENTS, check_env_name, is_given_vector, make_vector_env, scales_rewards
+from envs import (
+    ENVIRONMENTS,
+    check_env_name,
+    clips_rewards,
+    is_given_vector,
+    make_vector_env,
+    scales_rewards,
+)
 from envs.crafter import LEARNED, CrafterTextSettings
 from envs.notices import forget
 from envs.vector import EpisodeStatistics
@@ -20,7 +27,13 @@ from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions
 from models.agent import Agent, RandomAgent
 from models.tile_reader import load_tile_reader, with_tile_reader
-from rewards import CURIOSITIES, CuriositySettings, ScalingSettings, build_scaling
+from rewards import (
+    CURIOSITIES,
+    REWARD_CLIP,
+    CuriositySettings,
+    RewardScaling,
+    ScalingSettings,
+)
 from rewards.goals import GoalRewards, GoalSettings, with_goals
 from rewards.goals import validate_config as goal_contradictions
 from rewards.suggesters import SUGGESTERS
@@ -31,7 +44,6 @@ from trainers.checkpoint import (
     recorded_sha256,
     restore_agent,
 )
-from trainers.collector import Collector
 from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
 from trainers.learner import Learner
 from trainers.ranks import Ranks
@@ -55,8 +67,23 @@ LEARNERS = Registry(
 GUIDE = "guide"  # the setting of learners with an agent that explores for them
 
 
+def build_scaling(config: ScalingSettings, n_envs: int) -> RewardScaling | None:
+    """Return the scaling of N environments' rewards; None where they are the environments' own."""
+    choice = config.normalize_reward
+    is_wanted = scales_rewards(config.env) if choice is None else choice
+    clip = config.reward_clip if choice or clips_rewards(config.env) else None
+    return RewardScaling(n_envs, config.gamma, clip) if is_wanted else None
+
+
 def validate_config(config: Any) -> list[str]:
-    goals = goal_contradictions(config)
+    goals, choice = goal_contradictions(config), config.normalize_reward
+    is_known = ENVIRONMENTS.known_as(config.env) is not None
+    clips = is_known and (clips_rewards(config.env) if choice is None else choice)
+    if is_known and not clips and config.reward_clip != REWARD_CLIP:
+        goals.append(
+            f"reward_clip: {config.reward_clip} has no effect, rewards of {config.env} are not "
+            "clipped. Add normalize_reward=true, or leave it out"
+        )
     if not (LEARNERS.known_as(config.algorithm) and AGENTS.known_as(config.model)):
         return goals
     agent, curiosity = AGENTS.find(config.model), CURIOSITIES.known_as(config.curiosity or "")
@@ -140,7 +167,7 @@ def build_evaluation(config: RunSettings) -> Iterator[GreedyEvaluation | None]:
 def build_learner(
     config: RunSettings, share: Config, agent: Agent, env: VectorEnv, ranks: Ranks, trust: bool
 ) -> Learner:
-    """Return the learner of a run, with its intrinsic reward and guide if the settings name them.
+    """Return the learner of a run, with its scaling, intrinsic reward and guide, where there are.
 
     `share` are the settings and `env` the environments of this rank; `trust` is for the guide.
     """
@@ -159,7 +186,8 @@ def build_learner(
         curiosity = CURIOSITIES.find(reward).configured(config, agent, n_actions)
         if ranks.size > 1:
             curiosity.share(ranks)
-    learner = learner_of.of(agent)(config, agent, ranks, curiosity)
+    scaling = build_scaling(config.part(ScalingSettings), env.num_envs)
+    learner = learner_of.of(agent)(config, agent, ranks, curiosity, scaling)
     place = getattr(config, GUIDE) if GUIDE in read_settings(config) else None
     if place is not None:
         path = find_checkpoint(Path(place), GUIDE)
@@ -171,14 +199,6 @@ def build_learner(
             raise UserError(f"guide {place}: it was trained for another task ({error})") from error
         learner.guide, learner.guide_sha256 = guide, recorded_sha256(path)
     return learner
-
-
-def configured_collector(
-    config: Config, env: VectorEnv, learner: Learner, ranks: Ranks
-) -> Collector:
-    by_default = scales_rewards(config.env)
-    scaling = build_scaling(config.part(ScalingSettings), env.num_envs, by_default)
-    return Collector(env, learner, scaling, ranks)
 
 
 def player_config(

@@ -17,7 +17,8 @@ and ckpt_last.pt the rest of the run's state, from which it is resumed exactly:
     own         the state of all random streams
     other_ranks learner, collector and own of each rank but the first
 
-It is written after an update, when no rollout is half full and no gradient step owed.
+It is written after an update, when no rollout is half full and no gradient step owed; learners from
+replay may stop between any two steps, too.
 
 A published checkpoint is model.safetensors, a file of tensors and JSON without any code. The
 tensors are the agent's; the header has two texts
@@ -37,7 +38,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -80,7 +81,8 @@ REPLAY = "replay"  # the folder of a learner's replay, and the names of its file
 REPLAY_FILE = r"(rows_\d{12,}\.pt|env\d{4,}_\d{12,}\.rows)"
 OF_EACH_RANK = ("learner", "collector", "own")
 STOP, STDERR = (signal.SIGINT, signal.SIGTERM), 2
-AFTER_UPDATE = "stopping after this update; once more to stop now, the last checkpoint stays"
+AT_NEXT = "stopping where it can be saved; once more to stop now, the last checkpoint stays"
+LEAST_APART = 10.0  # seconds from one checkpoint to the next between two updates
 INIT_FROM = "--init-from"
 
 log = logging.getLogger(__name__)
@@ -107,7 +109,7 @@ class Interruption:
         save: Whether SIGUSR1 asked for a checkpoint since the last one.
     """
 
-    def __init__(self, answer: str = AFTER_UPDATE) -> None:
+    def __init__(self, answer: str = AT_NEXT) -> None:
         self._answer = f"\n{answer}\n".encode()
         self.stop: signal.Signals | None = None
         self.save = False
@@ -145,6 +147,7 @@ class Checkpoints:
     writer: MetricsWriter | None  # on the first rank; others write nothing
     interruption: Interruption
     last_saved: float = -math.inf
+    begun: float = field(default_factory=time.perf_counter)
 
     def keep_best(self, state: Callable[[], dict[str, Any]]) -> None:
         if self.config.save_ckpt and self.writer is not None:
@@ -177,6 +180,16 @@ class Checkpoints:
         if self.config.save_ckpt:
             saved = f"Go on with: {resume_command(self.folder)}"
         raise Interrupted(f"interrupted after {env_steps:,} steps. {saved}", signal.Signals(stop))
+
+    def between_updates(self, env_steps: int, state: Callable[[], dict[str, Any]]) -> None:
+        """Do the same between two steps of a run of one process, which does not wait there.
+
+        Checkpoints are seconds apart, though every update may have one: there are far more steps.
+        """
+        seconds = max(60 * self.config.checkpoint_minutes, LEAST_APART)
+        is_time = time.perf_counter() - max(self.last_saved, self.begun) >= seconds
+        if is_time or self.interruption.save or self.interruption.stop:
+            self.after_update(env_steps, False, state)
 
 
 def own_checkpoint(

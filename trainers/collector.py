@@ -10,7 +10,6 @@ from torch import Tensor
 
 from models.agent import Memory
 from models.observations import AgentInput, Observations
-from rewards import RewardScaling
 from trainers.evaluation import Episode
 from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks
@@ -42,10 +41,9 @@ class Collector:
         self,
         env: Any,
         learner: Learner,
-        scaling: RewardScaling | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        self.env, self.learner, self.scaling = env, learner, scaling
+        self.env, self.learner, self.scaling = env, learner, learner.scaling
         self._has_success = getattr(env, "has_success", False)
         self._env_metrics = getattr(env, "metrics", dict)
         self._device = learner.agent.device  # asked once: it looks for a parameter
@@ -74,14 +72,14 @@ class Collector:
         step = self.learner.act(percept, memory)
         observations, paid, terminated, truncated, info = self.env.step(step.actions.cpu().numpy())
         ended = terminated | truncated
-        # The learner gets scaled rewards; as an input the agent sees the environment's own.
-        rewards = paid if self.scaling is None else self.scaling(paid, ended)
+        if self.scaling is not None:
+            self.scaling.update(paid, ended)
         shown = self.learner.agent.read(observations)
         self.percept = AgentInput.after(shown, step.actions, paid, ended)
         transition = Transition(
             percept=percept,
             step=step,
-            rewards=self._to_device(rewards),
+            rewards=self._to_device(paid),
             terminated=self._to_device(terminated),
             truncated=self._to_device(truncated),
             following=self._following(step.actions, paid, ended, info),

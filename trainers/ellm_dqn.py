@@ -22,8 +22,9 @@ from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
 from trainers.learner import Learner, MeanMetrics, Transition
 from trainers.losses import double_q_targets, follow, n_step_returns, reduced_precision
 from trainers.off_policy import DoubleDqnSettings, epsilon_after, epsilon_greedy
+from trainers.sequence_replay import CutOff
 from utils.errors import NotFiniteError
-from utils.saved_state import load_moments, moments, with_moments
+from utils.saved_state import check_like, load_moments, moments, with_moments
 from utils.settings import setting
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
@@ -32,7 +33,7 @@ NOT_YET = -1
 
 log = logging.getLogger(__name__)
 
-COUNTS = ("n_seen", "n_updates", "paid", "first_reward_step")
+COUNTS = ("n_seen", "n_updates", "paid", "first_reward_step", "_n_since_row", "_has_begun")
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,15 @@ class EllmDQN(Learner):
         self._logged = MeanMetrics()
         self._n_since_row = 0
         self._has_begun = False
+        self._cut_off = CutOff(config.env)
 
     @property
     def update_due(self) -> bool:
         return self._n_since_row >= self.config.log_steps or self.n_seen >= self.config.n_steps
+
+    @property
+    def may_stop(self) -> bool:
+        return self.ranks.size == 1  # several write one checkpoint together, after an update
 
     def epsilon_at(self, n_seen: int) -> float:
         config = self.config
@@ -157,7 +163,8 @@ class EllmDQN(Learner):
             self.replay = self._empty_replay(percept)
         actions, rewards = transition.step.actions, transition.rewards
         self.replay.add(percept.observations, actions, rewards, ended)
-        for env in ended.nonzero().flatten().tolist():
+        over = ended.nonzero().flatten().tolist()
+        for env in over + self._cut_off(self.replay.lengths, over):
             self.replay.end(env, transition.following.observations)
         before, n_envs = self.n_seen, percept.n_envs * self.ranks.size
         self.n_seen += n_envs  # the other ranks take as many steps
@@ -181,8 +188,6 @@ class EllmDQN(Learner):
             follow(self.target, self.agent.head, 1.0)
 
     def update(self, progress: float) -> dict[str, float]:
-        rewarded = () if self.reward is None else self.reward.metrics
-        names = *(f"train/{name}" for name in self.logged), *rewarded
         if self.n_seen >= self.config.n_steps and not self.n_updates:
             log.warning(
                 f"nothing was learned: the {self.config.n_steps:,} steps were over before "
@@ -190,7 +195,7 @@ class EllmDQN(Learner):
                 "train_after_reward, a reward. Choose a larger n_steps"
             )
         # Names without a value would make metrics.csv a table of another width: NaN stands there.
-        metrics = dict.fromkeys(names, math.nan) | self._logged.means()
+        metrics = dict.fromkeys(self._names, math.nan) | self._logged.means()
         self._logged, self._n_since_row = MeanMetrics(), 0
         return metrics | {
             "train/epsilon": self.epsilon_at(self.n_seen),
@@ -202,7 +207,10 @@ class EllmDQN(Learner):
         config, agent = self.config, self.agent
 
         # R = sum_{k<n} gamma^k r_{t+k}; an intrinsic reward sees the n steps as one.
-        rewards = steps.rewards.clamp(-1, 1) if config.clip_reward else steps.rewards
+        rewards = steps.rewards
+        if self.scaling is not None:  # by the same statistics, whenever they were paid
+            rewards = self.scaling.scaled(rewards).float()
+        rewards = rewards.clamp(-1, 1) if config.clip_reward else rewards
         dtype = FLOATS[config.return_dtype]
         returns, discounts = n_step_returns(rewards, steps.not_done, config.gamma, dtype)
         rewarded: dict[str, Tensor] = {}
@@ -255,6 +263,7 @@ class EllmDQN(Learner):
             "optimizer": moments(self.optimizer),
             "target": dict(self.target.state_dict()),
             "counts": {name: getattr(self, name) for name in COUNTS},
+            "logged": self._logged.state_dict(),
             "replay": None if self.replay is None else self.replay.state_dict(),
             "reward": None if self.reward is None else self.reward.state_dict(),
             "guide": self.guide_sha256,
@@ -270,6 +279,9 @@ class EllmDQN(Learner):
         self.target.load_state_dict(state["target"])
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
+        names = self._names if state["logged"]["n_steps"] else ()  # none before the first step
+        check_like(state["logged"]["sums"], dict.fromkeys(names, 0.0), "logged")
+        self._logged.load_state_dict(state["logged"])
         if self.reward is not None:
             self.reward.load_state_dict(state["reward"])
         if state["replay"] is not None:
@@ -285,6 +297,12 @@ class EllmDQN(Learner):
         is_so = self.n_seen == n_steps and NOT_YET <= self.first_reward_step <= n_steps
         if not (is_so and 0 <= self.n_updates <= n_steps and math.isfinite(self.paid)):
             raise ValueError(f"counts: not those of {n_steps:,} steps")
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The metrics of a gradient step."""
+        rewarded = () if self.reward is None else self.reward.metrics
+        return *(f"train/{name}" for name in self.logged), *rewarded
 
     def _guided(self, guide: Agent, percept: AgentInput) -> Tensor:
         if self._guide_memory is None:

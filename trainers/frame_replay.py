@@ -254,6 +254,11 @@ class FrameReplay:
         self._begins = [0] * n_envs  # of the running episodes
         self._kept = StateFiles(folder, f"*{SUFFIX}")
 
+    @property
+    def lengths(self) -> list[int]:
+        """Steps of each running episode, or since a part of it was ended."""
+        return [log.n_written - begin for log, begin in zip(self.logs, self._begins, strict=True)]
+
     def add(
         self, observations: Observations, actions: Tensor, rewards: Tensor, ended: Tensor
     ) -> None:
@@ -355,7 +360,7 @@ class FrameReplay:
         for name in Observations._fields:
             if name in self._kinds:
                 shown = rows[name] if name == "images" else rows[name][:, -1]
-                kinds[name] = torch.from_numpy(np.ascontiguousarray(shown)).to(self.device)
+                kinds[name] = torch.from_numpy(shown.copy()).to(self.device)
         if "images" in kinds:
             kinds["images"] = kinds["images"].flatten(1, 2)  # [B, S*C, H, W]
         return Observations(**kinds)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
+from rewards import RewardScaling
 from trainers.ranks import Ranks
 from utils.settings import Part
 
@@ -19,7 +20,7 @@ class Transition(NamedTuple):
     Attributes:
         percept: The agent's input.
         step: Its actions, with the outputs of its networks.
-        rewards: Of the environments, scaled where rewards are.  [N] float64
+        rewards: The environments' own.  [N] float64
         terminated: Whether the episode reached an end of its own.  [N] bool
         truncated: Whether a limit cut the episode off.  [N] bool
         following: The next input as if no new episode had begun.
@@ -43,6 +44,11 @@ class Transition(NamedTuple):
         """Whether this step was the last of its episode.  [N] bool"""
         return self.terminated | self.truncated
 
+    @property
+    def cut_off(self) -> Tensor:
+        """Whether a limit alone ended the episode: a goal on the last step is an end.  [N] bool"""
+        return self.truncated & ~self.terminated
+
 
 class Learner(Protocol):
     """The base of PPO, DQN, SAC and EllmDQN.
@@ -51,6 +57,8 @@ class Learner(Protocol):
         reads: The groups of settings it reads.
         ranks: The processes that train together, each from its own steps.
         reward: An intrinsic reward in place of the environments'.
+        scaling: What divides the environments' rewards before anything is learned from them; its
+            statistics are the collector's to update.
         folder: The run's, set before the first step; replay is too large for a checkpoint.
     """
 
@@ -59,13 +67,19 @@ class Learner(Protocol):
     agent: Agent
     ranks: Ranks
     reward: "Reward | None"
+    scaling: RewardScaling | None
     folder: Path | None = None
 
     def __init__(
-        self, config: Any, agent: Any, ranks: Ranks | None = None, reward: "Reward | None" = None
+        self,
+        config: Any,
+        agent: Any,
+        ranks: Ranks | None = None,
+        reward: "Reward | None" = None,
+        scaling: RewardScaling | None = None,
     ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
-        self.reward = reward
+        self.reward, self.scaling = reward, scaling
 
     @classmethod
     def of(cls, agent: Agent) -> "type[Learner]":
@@ -86,11 +100,19 @@ class Learner(Protocol):
     def update_due(self) -> bool:
         """Whether there is enough to learn from, or the run is over."""
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether nothing is half done between two steps: the run may be saved there, and end."""
+        return False
+
+    def notice(self, mean_length: float) -> None:
+        """Say once what does not fit to episodes of so many steps."""
+
     def update(self, progress: float) -> dict[str, float]:
         """Learn and return the metrics; `progress` is the share of the run that is over."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after an update, without the agent."""
+        """Return the state after an update, or where the run `may_stop`, without the agent."""
 
     def load_state_dict(
         self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
@@ -145,3 +167,9 @@ class MeanMetrics:
 
     def means(self) -> dict[str, float]:
         return {name: total / self._n_steps for name, total in self._sums.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": dict(self._sums), "n_steps": self._n_steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sums, self._n_steps = dict(state["sums"]), state["n_steps"]

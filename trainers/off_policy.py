@@ -31,6 +31,7 @@ from trainers.losses import mean_grad_norm
 from trainers.sequence_replay import (
     EPISODES_KEPT,
     LEAST_CAPACITY,
+    CutOff,
     EpisodeBuffer,
     EpisodeSteps,
     Replay,
@@ -47,7 +48,7 @@ SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks
 COUNTS: tuple[str, ...] = (
     *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
-    *("_n_episodes", "_n_unpaid", "_is_stale"),
+    *("_n_episodes", "_n_unpaid", "_is_stale", "_has_ended", "_n_observed"),
 )
 
 log = logging.getLogger(__name__)
@@ -119,7 +120,8 @@ class OffPolicyLearner(Learner):
         self.n_explored = self.n_updates = self.n_owed = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
         self._n_unpaid = 0  # environment steps that no gradient steps are owed for yet
-        self.running = EpisodeBuffer()
+        self.running = EpisodeBuffer(agent.n_context)
+        self._cut_off = CutOff(config.env)
         self._has_ended = False  # an episode, since the last update
         self._is_stale = False  # the memory of running episodes: the weights have changed
         self._n_observed = 0  # steps of each environment since the last update
@@ -165,14 +167,18 @@ class OffPolicyLearner(Learner):
         return enough or self._is_over
 
     @property
+    def may_stop(self) -> bool:
+        return self.ranks.size == 1  # several write one checkpoint together, after an update
+
+    @property
     def _is_over(self) -> bool:
         return self.n_warmup_steps + self.n_explored >= self.config.n_steps
 
     def act(self, percept: AgentInput, memory: Memory) -> Step:
         if self._is_stale:
             self._is_stale = False
-            if any(self.running.lengths):
-                past, running = self.running.past(self.agent.n_context)
+            if any(self.running.ages):
+                past, running = self.running.past()
                 self.agent.body.refresh(past, running, memory)
         # In the warm-up, too, the agent acts: its memory has to read every step.
         step = self.agent.act(percept, memory)
@@ -204,6 +210,7 @@ class OffPolicyLearner(Learner):
         else:
             self.n_explored += n_envs
         ended = transition.ended.nonzero().flatten().tolist()
+        ended += self._cut_off(self.running.lengths, ended)
         if not ended:
             return
         # Episodes become part of the replay as a whole, with their final observation.
@@ -230,7 +237,7 @@ class OffPolicyLearner(Learner):
         self.n_updates += n_steps
         self.n_owed -= n_steps
         # A transformer's keys and values of the running episodes come from the old weights.
-        if n_steps and self.agent.n_context and any(self.running.lengths):
+        if n_steps and self.agent.n_context and any(self.running.ages):
             self._is_stale = True
         if self._is_over and not self.n_updates:
             log.warning(
@@ -303,6 +310,10 @@ class OffPolicyLearner(Learner):
             raise ValueError(f"counts: not those of {n_steps:,} steps")
 
     def _rewarded(self, sequences: SequenceBatch) -> tuple[SequenceBatch, dict[str, Tensor]]:
+        # Replay holds the environments' own: all of a batch are scaled by the same statistics.
+        if self.scaling is not None:
+            scaled = self.scaling.scaled(sequences.rewards).float()
+            sequences = sequences._replace(rewards=scaled)
         if self.reward is None:
             return sequences, {}
         counted = sequences.mask.flatten().nonzero().squeeze(-1)
@@ -335,13 +346,14 @@ class OffPolicyLearner(Learner):
         following = transition.following
         context = transition.step.context
         # After a time limit the target bootstraps from the last observation: it needs a context.
-        if context.shape[1] and bool(transition.truncated.any()):
+        if context.shape[1] and not transition.terminated[ended].all():
             ahead = self.agent.act(following, transition.memory, deterministic=True, advance=False)
             context = ahead.context
+        goes_on = (~transition.ended).tolist()
         for env in ended:
-            episode = self.running.end(env, following.observations, context)
+            episode = self.running.take(env, following.observations, context, goes_on[env])
             if self.replay is None:
-                many = max(LEAST_CAPACITY, EPISODES_KEPT * episode.length)
+                many = max(LEAST_CAPACITY, EPISODES_KEPT * episode.length * (not goes_on[env]))
                 capacity = self.config.replay_capacity or many
                 self.replay = Replay(
                     capacity, self.config.context_length, episode, self.agent.device

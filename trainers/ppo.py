@@ -3,6 +3,7 @@
 Fill a rollout of T steps, estimate advantages, pass over it a few times in minibatches.
 """
 
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from utils.settings import Config, setting
 MOST_SAMPLES = 2**24
 DECAYS = ("none", "linear", "linear_burn_in", "exp")
 WAYS = ("", "_start", "_end", "_factor")  # endings of the settings of a decay
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class PPO(Learner):
         self.n_epochs_done = 0
         self.rollout: Rollout | None = None
         self.past: ContextWindow | None = None
-        self._memory_is_stale = False
+        self._memory_is_stale = self._has_noticed = False
 
     @staticmethod
     def validate_config(config: PpoSettings, agent: type[Agent]) -> list[str]:
@@ -177,17 +180,34 @@ class PPO(Learner):
                 action_shape=self.agent.reader.action_shape,
             )
         rollout, t, following = self.rollout, self.rollout.n_stored, transition.following
+        if self.scaling is not None:  # by the statistics of this step, as published
+            scaled = self.scaling.scaled(transition.rewards)
+            transition = transition._replace(rewards=scaled)
         rollout.store(transition)
-        if self.config.bootstrap_truncated and transition.truncated.any():
+        if self.config.bootstrap_truncated and (cut_off := transition.cut_off).any():
             # The value stands for the rest of the episode.
             values, _ = self._ahead(following, transition.memory)
-            rollout.beyond[t] = self.config.gamma * values * transition.truncated
+            rollout.beyond[t] = self.config.gamma * values * cut_off
         reads_context = self.reward is not None and self.reward.reads_context
         if reads_context and (rollout.is_full or transition.ended.any()):
             # Everywhere else the next step has it.
             _, rollout.contexts_at_ends[t] = self._ahead(following, transition.memory)
         if rollout.is_full:
             rollout.bootstrap, _ = self._ahead(transition.after, transition.memory)
+
+    def notice(self, mean_length: float) -> None:
+        # Of a GPT the steps before the rollout are read again, with gradients; a frozen memory has
+        # none to cut off.
+        n_steps, agent = self.config.n_rollout_steps, self.agent
+        cuts = agent.sequential and not agent.n_context
+        if self._has_noticed or not cuts or mean_length <= n_steps:
+            return
+        self._has_noticed = True
+        log.warning(
+            f"n_rollout_steps: episodes have {mean_length:,.0f} steps on average, rollouts "
+            f"{n_steps:,}: gradients end at the rollout's first step, and what was seen before it "
+            "is hardly learned to be remembered. Choose a larger n_rollout_steps"
+        )
 
     def update(self, progress: float, permutations: Tensor | None = None) -> dict[str, float]:
         """Pass n_epochs times over the rollout and return the metrics.

@@ -6,8 +6,9 @@ a full ring new rows replace the oldest. A checkpoint writes the new rows alone,
 """
 
 import hashlib
+import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,9 @@ from utils.settings import Config, setting
 LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
 EPISODES_KEPT = 1000
 WHOLE = -1
+LONGEST_EPISODE = 10_000  # steps; those of a longer one are stored in parts
+
+log = logging.getLogger(__name__)
 
 SavedFiles = dict[str, tuple[int, str]]  # by name: bytes, and the sha256 of so many
 
@@ -92,6 +96,28 @@ def check_episode_fits(n_steps: int, capacity: int) -> None:
             f"replay_capacity: an episode of {n_steps:,} steps takes {n_steps + 1:,} rows, "
             f"and there are {capacity:,}. Choose a larger replay_capacity"
         )
+
+
+class CutOff:
+    """Finds the episodes that would not be learned from for long, if ever, and says so once."""
+
+    def __init__(self, env: str) -> None:
+        self._env, self._has_said = env, False
+
+    def __call__(self, lengths: Sequence[int], ended: Sequence[int]) -> list[int]:
+        """Return the environments whose episode goes on, given steps since it or a part began."""
+        if max(lengths) < LONGEST_EPISODE:
+            return []
+        found = [n for n, steps in enumerate(lengths) if steps >= LONGEST_EPISODE]
+        found = [n for n in found if n not in ended]
+        if found and not self._has_said:
+            self._has_said = True
+            log.warning(
+                f"env: '{self._env}': an episode has not ended after {LONGEST_EPISODE:,} steps. "
+                "So many at a time are learned from as if a time limit had cut it off there. If it "
+                "never ends, wrap it in gymnasium.wrappers.TimeLimit"
+            )
+        return found
 
 
 class Replay:
@@ -309,16 +335,27 @@ def _padded(values: Tensor) -> Tensor:
 class EpisodeBuffer:
     """The steps of N running episodes, as many as the longest of them has had.
 
+    Args:
+        n_context: Steps that a memory reads again, also where they have been taken out.
+
     Attributes:
-        lengths: Steps of each running episode so far.
+        lengths: Steps of each running episode that have not been taken out.
+        earlier: Steps of it that have been, before those.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, n_context: int = 0) -> None:
+        self.n_context = n_context
         self.lengths: list[int] = []
+        self.earlier: list[int] = []
         self._steps: deque[dict[str, Tensor]] = deque()
 
+    @property
+    def ages(self) -> list[int]:
+        """Steps of each running episode so far."""
+        return [sum(both) for both in zip(self.earlier, self.lengths, strict=True)]
+
     def begin(self, n_envs: int) -> None:
-        self.lengths = [0] * n_envs
+        self.lengths, self.earlier = [0] * n_envs, [0] * n_envs
         self._steps.clear()
 
     def add(self, step: dict[str, Tensor]) -> None:
@@ -327,10 +364,10 @@ class EpisodeBuffer:
         self._steps.append(step)
         self.lengths = [n_steps + 1 for n_steps in self.lengths]
 
-    def end(self, env: int, last: Observations, context: Tensor) -> EpisodeSteps:
-        """Return the episode that has ended in an environment; another one begins there.
+    def take(self, env: int, last: Observations, context: Tensor, goes_on: bool) -> EpisodeSteps:
+        """Take out the steps of an environment's episode; another begins, or the same goes on.
 
-        The final observations `last` and their context are those of all environments.  [N, ...]
+        The observations after them, `last`, and their context are of all environments.  [N, ...]
         """
         steps = list(self._steps)[-self.lengths[env] :]
         own = {name: torch.stack([step[name][env] for step in steps]) for name in steps[0]}
@@ -339,8 +376,11 @@ class EpisodeBuffer:
             return torch.cat((kind, at_end[env : env + 1])).cpu()
 
         # Steps leave once the longest running episode is shorter.
+        self.earlier[env] = self.ages[env] if goes_on else 0
         self.lengths[env] = 0
-        while len(self._steps) > max(self.lengths):
+        behind = (min(n_steps, self.n_context) for n_steps in self.earlier)
+        n_kept = max(map(sum, zip(self.lengths, behind, strict=True)))
+        while len(self._steps) > n_kept:
             self._steps.popleft()
         return EpisodeSteps(
             _observations(own).map(with_last, last),
@@ -348,31 +388,37 @@ class EpisodeBuffer:
             *(own[name].cpu() for name in ("actions", "rewards", "terminated")),
         )
 
-    def past(self, n_context: int) -> tuple[Observations, RecentSteps]:
+    def past(self) -> tuple[Observations, RecentSteps]:
         """Return the last P <= n_context steps.  [P, N, ...]"""
-        steps = list(self._steps)[-n_context:]
+        steps = list(self._steps)[-self.n_context :]
         stacked = _stacked(steps)
         n_steps, device = len(steps), stacked["starts"].device
-        lengths = torch.tensor(self.lengths, device=device)
-        before = torch.arange(n_steps, device=device)[:, None] < n_steps - lengths
+        ages = torch.tensor(self.ages, device=device)
+        before = torch.arange(n_steps, device=device)[:, None] < n_steps - ages
         is_first = stacked["starts"] | before
-        running = RecentSteps(is_first, stacked["last_actions"], (lengths - n_steps).clamp(min=0))
+        running = RecentSteps(is_first, stacked["last_actions"], (ages - n_steps).clamp(min=0))
         return _observations(stacked), running
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the steps, [P, N, ...] each, or None."""
-        if not self._steps:
+        if not any(self.ages):
             return None
-        return {"lengths": list(self.lengths), "steps": _stacked(self._steps)}
+        lengths = {"lengths": list(self.lengths), "earlier": list(self.earlier)}
+        return lengths | {"steps": _stacked(self._steps)}
 
     def load_state_dict(self, state: dict[str, Any], like: Mapping[str, Tensor]) -> None:
-        steps, lengths = state["steps"], state["lengths"]
-        n_steps, device = len(steps["actions"]), like["actions"].device
-        check_like(lengths, [0] * len(like["actions"]), "lengths")
-        if not 0 < max(lengths) <= n_steps or min(lengths) < 0:
+        steps, lengths, earlier = state["steps"], state["lengths"], state["earlier"]
+        device = like["actions"].device
+        for name in ("lengths", "earlier"):
+            check_like(state[name], [0] * len(like["actions"]), name)
+        if steps:
+            check_steps(steps, like, "steps")
+        n_steps = len(steps["actions"]) if steps else 0
+        behind = [min(each, self.n_context) for each in earlier]
+        needed = [sum(both) for both in zip(lengths, behind, strict=True)]
+        if min(*lengths, *earlier) < 0 or max(needed) != n_steps:
             raise ValueError("lengths: not as many steps as the running episodes have had")
-        check_steps(steps, like, "steps")
-        self.lengths = lengths
+        self.lengths, self.earlier = list(lengths), list(earlier)
         for t in range(n_steps):
             self._steps.append({name: kind[t].to(device) for name, kind in steps.items()})
 
@@ -393,7 +439,7 @@ def step_tensors(
 
 def _stacked(steps: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     rows = list(steps)
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
 def _observations(steps: Mapping[str, Tensor]) -> Observations:

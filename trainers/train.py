@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -47,6 +48,7 @@ from utils.settings import own_choices
 from utils.user_modules import GIVEN
 
 BAD_MINIBATCH = "bad_minibatch.pt"
+EPISODES_TO_KNOW = 10  # their length: the first to end are the short ones
 # Parts of a checkpoint that have another size in every run; their own loaders check them.
 RAGGED = {
     "run.config",
@@ -56,6 +58,7 @@ RAGGED = {
     "run.collector.memory",
     "run.collector.sentences",
     "run.learner.replay",
+    "run.learner.logged.sums",
     "run.learner.reward.visited",
     "run.learner.guide_memory",
     "run.learner.past",
@@ -76,7 +79,7 @@ class Showcase(Protocol):
 
 
 class Run:
-    """A training run: its learner and environments, and their state between two updates."""
+    """A training run: its learner and environments, and their state where it may stop."""
 
     def __init__(
         self,
@@ -130,8 +133,13 @@ class Run:
                     if self.showcase is not None:
                         self.showcase.follow(transition)
                     bar.update(min(collector.n_envs, self.config.n_steps - bar.n))
+                    # An environment that never ends leads to no update for long.
+                    if learner.may_stop and not learner.update_due:
+                        checkpoints.between_updates(self.env_steps, self.state_dict)
 
                 collector.tell_first()
+                if len(collector.episodes) >= EPISODES_TO_KNOW:
+                    learner.notice(float(np.mean([each.length for each in collector.episodes])))
 
                 # Save the best agent before updating it: the returns belong to the old weights.
                 self._keep_best(checkpoints)
