@@ -42,6 +42,7 @@ class OurFeatures(BaseFeaturesExtractor):
         super().__init__(observation_space, width)
         channels = SMALL if before_lstm else LARGE
         config = EncoderSettings(
+            normalize_observations=False,
             sentence_encoder=DEFAULT_ENCODER,
             observation_cache_mb=0,
             last_action_input=False,

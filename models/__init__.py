@@ -8,6 +8,7 @@ import torch
 from gymnasium.spaces import Box, Space
 
 from models.agent import Agent
+from models.observations import NormalizationSettings
 from utils.errors import UserError
 from utils.settings import Config, OwnRegistry
 from utils.user_modules import is_named, telling
@@ -102,6 +103,13 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
                 f"model: '{config.model}' chooses among discrete actions, and {config.env} has "
                 f"{action_space}. Build its reader by models.encoders.configured_reader and its "
                 "heads by models.heads.build_heads, or choose another model"
+            )
+        normalizes = config.part(NormalizationSettings).normalize_observations
+        if normalizes and agent.reader.normalizer not in agent.modules():
+            raise UserError(
+                f"normalize_observations: true, and '{config.model}' does not read through its "
+                "reader's normalizer. Build both by models.encoders.configured_reader and "
+                "build_encoder, or leave it at false"
             )
         return agent.to(config.device)
 

@@ -24,7 +24,13 @@ from models.encoders import (
     strided_convolutions,
 )
 from models.language.layers import Linear
-from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
+from models.observations import (
+    AgentInput,
+    NormalizationSettings,
+    ObservationBatch,
+    ObservationPreprocessor,
+    Observations,
+)
 from models.sentence_encoder import (
     SentenceFeatures,
     SentenceSettings,
@@ -44,7 +50,7 @@ KERNELS: Kernels = (  # the first as published (Mnih et al. 2015), the others fo
 
 
 @dataclass(frozen=True)
-class EllmSettings(SentenceSettings):
+class EllmSettings(SentenceSettings, NormalizationSettings):
     title = "ELLM"
 
     frame_stack: int = setting(
@@ -134,10 +140,8 @@ class Ellm(Agent):
         frozen: SentenceFeatures | None = None,
     ) -> None:
         super().__init__()
-        self.reader, self.n_actions = (
-            ObservationPreprocessor(observation_space),
-            int(action_space.n),
-        )
+        normalizes, self.n_actions = config.normalize_observations, int(action_space.n)
+        self.reader = ObservationPreprocessor(observation_space, normalizes=normalizes)
         if self.reader.has_mask:
             raise UserError(
                 "model: ELLM knows no action mask, and the environment has one. Choose CNN"
@@ -161,6 +165,7 @@ class Ellm(Agent):
         n_branches = sum(1 for _ in self.children())
         self.trunk = Linear(n_branches * width, width)
         initialise_orthogonal(self)
+        self.normalizer = self.reader.normalizer or nn.Identity()
         self.head = DuelingQ(width, self.n_actions)
 
     def initial_memory(self, n_envs: int) -> TensorMemory:
@@ -207,6 +212,8 @@ class Ellm(Agent):
         return {} if self.text is None else self.text.frozen.fingerprints()
 
     def _branches(self, shown: Observations) -> Iterator[tuple[str, nn.Module, Tensor | None]]:
+        if shown.vectors is not None:
+            shown = shown._replace(vectors=self.normalizer(shown.vectors))
         branches: dict[str, nn.Module | None] = {
             "images": self.image,
             "text": self.text,

@@ -20,7 +20,12 @@ from torch.nn import functional as F
 
 from models.caching import DistinctImages, ObservationCache, encoded_once, one_thread, to_float01
 from models.language.layers import Linear
-from models.observations import ObservationBatch, ObservationPreprocessor, Observations
+from models.observations import (
+    NormalizationSettings,
+    ObservationBatch,
+    ObservationPreprocessor,
+    Observations,
+)
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import UserError
 from utils.settings import setting
@@ -36,7 +41,7 @@ KERNELS: Kernels = ((20, ((8, 4), (4, 2))), (6, ((4, 2), (2, 1))), (5, ((3, 1), 
 
 
 @dataclass(frozen=True)
-class EncoderSettings(SentenceSettings):
+class EncoderSettings(SentenceSettings, NormalizationSettings):
     title = "encoders"
 
     observation_cache_mb: int = setting(
@@ -97,7 +102,7 @@ def build_encoder(
         cache_mb = config.observation_cache_mb
         kinds["images"] = SmallImpalaCNN(reader.image_shape, n_features, channels, cache_mb)
     if reader.n_numbers:
-        kinds["vectors"] = VectorEncoder(reader.n_numbers, n_features)
+        kinds["vectors"] = VectorEncoder(reader.n_numbers, n_features, reader.normalizer)
     if reader.n_texts:
         frozen = SentenceFeatures(reader.sentences, load_sentence_encoder(config.sentence_encoder))
         kinds["text"] = TextEncoder(frozen, reader.n_texts, n_features)
@@ -112,7 +117,9 @@ def configured_reader(
 ) -> ObservationPreprocessor:
     is_told = config.last_action_input or config.last_reward_input
     n_last = flatdim(action_space) + 1 if is_told else 0
-    return ObservationPreprocessor(observation_space, n_last, action_space.shape)
+    return ObservationPreprocessor(
+        observation_space, n_last, action_space.shape, config.normalize_observations
+    )
 
 
 class SmallImpalaCNN(Encoder):
@@ -198,17 +205,20 @@ class SmallImpalaCNN(Encoder):
 
 
 class VectorEncoder(Encoder):
-    """Two linear layers of F features, each followed by a ReLU."""
+    """Two linear layers of F features, each followed by a ReLU, of vectors normalised first."""
 
     kind = "vectors"
 
-    def __init__(self, n_numbers: int, n_features: int) -> None:
+    def __init__(
+        self, n_numbers: int, n_features: int, normalizer: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.n_features = n_features
+        self.normalizer = normalizer or nn.Identity()
         self.layers = _xavier(nn.Sequential(*mlp(n_numbers, n_features, n_features), nn.ReLU()))
 
     def learn(self, observations: ObservationBatch) -> Tensor:
-        return self.layers(observations.vectors)
+        return self.layers(self.normalizer(observations.vectors))
 
 
 class TextEncoder(Encoder):

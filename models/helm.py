@@ -18,7 +18,9 @@ language model.
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -219,7 +221,9 @@ class Helm(LanguageMemoryAgent):
         config: HelmSettings, reader: ObservationPreprocessor, language_model: LanguageModel
     ) -> ImageToLanguage:
         shape, n_read = reader.image_shape, reader.n_numbers
-        kind: type[FrozenHopfield] = VectorHopfield
+        kind: Callable[..., FrozenHopfield] = partial(
+            VectorHopfield, reader.normalizer or nn.Identity()
+        )
         if config.retrieval_channels == "each":
             if shape is None or shape[0] == 1:
                 raise UserError(

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from models.caching import to_float01
 from models.encoders import BLOCK_SIZE, AnyModule, ImageTextEncoder
 from models.language.layers import TokenEmbeddings
-from models.observations import Observations
-from utils.running_statistics import Moments
+from models.observations import Observations, RunningMoments
 
 
 class Frozen(Generic[AnyModule]):
@@ -134,11 +133,16 @@ class ColourHopfield(FrozenHopfield):
 
 
 class VectorHopfield(FrozenHopfield):
-    """The same of vectors, o being the vector itself; P is [D, F]."""
+    """The same of vectors, o being the vector itself, normalised first; P is [D, F]."""
+
+    def __init__(self, normalizer: nn.Module, *given: Any) -> None:
+        super().__init__(*given)
+        self.normalizer = normalizer
 
     def seen(self, observations: Observations) -> Tensor:
         assert observations.vectors is not None, "this retrieval was chosen for vectors"
-        return observations.vectors.contiguous().view(torch.uint8)
+        # Normalised here: results are cached by what they are computed of.
+        return self.normalizer(observations.vectors).contiguous().view(torch.uint8)
 
     def prepared(self, seen: Tensor) -> Tensor:
         """Return the vectors, each as an image of one row and no colours.  [N, 1, F]"""
@@ -148,36 +152,17 @@ class VectorHopfield(FrozenHopfield):
 EPSILON = 1e-8  # added to the deviation that a feature is divided by, as in the original
 
 
-class RunningStandardization(nn.Module):
+class RunningStandardization(RunningMoments):
     """Standardises features by the mean and deviation of every row seen so far.
 
     The statistics are part of the state; before the first row they are 0 and 1.
     """
-
-    mean: Tensor
-    squares: Tensor
-    count: Tensor
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        # In double precision, since a run adds up millions of rows.
-        self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
-        self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     @property
     def deviation(self) -> Tensor:
         """Return the unbiased standard deviation of every feature, 0 after a single row.  [W]"""
         deviation = (self.squares / (self.count - 1).clamp(min=1)).sqrt()
         return torch.where(self.count > 0, deviation, 1.0)
-
-    def update(self, features: Tensor) -> None:
-        rows = features.double()
-        mean = rows.mean(0)
-        new = Moments(len(rows), mean, (rows - mean).square().sum(0))
-        after = Moments(self.count, self.mean, self.squares).merged(new)
-        for buffer, value in zip((self.count, self.mean, self.squares), after, strict=True):
-            buffer.copy_(value)
 
     def forward(self, features: Tensor) -> Tensor:
         return ((features - self.mean) / (self.deviation + EPSILON)).float()

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from utils.errors import UserError
+from utils.running_statistics import Moments
+from utils.settings import Part, setting
 
 ACTION_MASK = "action_mask"  # the key of an observation that says which actions are allowed
 TEXT_DTYPE = "U"  # the kind of dtype of Gymnasium's Text, and of MiniGrid's MissionSpace
+CLIP, EPSILON = 10.0, 1e-8  # of normalised numbers, and what is added to their variance
 
 
 class Observations(NamedTuple):
@@ -166,25 +169,106 @@ def zero_where(is_first: Tensor, actions: Tensor) -> Tensor:
 Percept = AgentInput  # the earlier name, understood for one version
 
 
+@dataclass(frozen=True)
+class NormalizationSettings(Part):
+    title = "encoders"
+
+    normalize_observations: bool = setting(
+        "numbers of observations are shifted and scaled to mean 0 and deviation 1, those of all "
+        "steps so far; images, texts and one-hot numbers stay as they are",
+        default=False,
+    )
+
+
+class RunningMoments(nn.Module):
+    """The moments of all rows so far, feature by feature, as a part of the state."""
+
+    mean: Tensor
+    squares: Tensor
+    count: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        # In double precision, since a run adds up millions of rows.
+        self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def update(self, rows: Tensor) -> None:
+        self.merge(Moments.of(rows))
+
+    def merge(self, new: Moments) -> None:
+        after = Moments(self.count, self.mean, self.squares).merged(new)
+        for buffer, value in zip((self.count, self.mean, self.squares), after, strict=True):
+            buffer.copy_(value)
+
+
+class VectorNormalizer(RunningMoments):
+    """Normalises the numbers of observations by the moments of all steps so far.
+
+        x' = clip((x - mean) / sqrt(variance + 1e-8), -10, 10)
+
+    The numbers of this equation are those of OpenAI's baselines (VecNormalize). Before the first
+    moments x' is 0: as they are, large numbers would saturate networks before any is known to be
+    large. Numbers that are not of a Box, such as one-hot vectors, stay as they are. The moments
+    change between updates alone, so that an update learns by those that the agent acted by. All
+    networks of an agent share them, target networks among them.
+
+    Args:
+        is_of_box: Which of the F numbers are those of a Box.  [F] bool
+    """
+
+    centre: Tensor
+    scale: Tensor
+    is_of_box: Tensor
+
+    def __init__(self, is_of_box: Tensor) -> None:
+        super().__init__(len(is_of_box))
+        self.register_buffer("centre", torch.zeros(len(is_of_box), dtype=torch.float64))
+        self.register_buffer("scale", (~is_of_box).double())
+        self.register_buffer("is_of_box", is_of_box, persistent=False)
+
+    def __deepcopy__(self, copied: dict[int, Any]) -> "VectorNormalizer":
+        return self
+
+    def merge(self, new: Moments) -> None:
+        super().merge(new)
+        scale = (self.squares / self.count + EPSILON).rsqrt()
+        self.centre.copy_(self.mean.where(self.is_of_box, 0))
+        self.scale.copy_(scale.where(self.is_of_box, 1))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return vectors [..., F] normalised, float32.
+
+        In double precision: of 100000 and 100001 it is the difference that counts.
+        """
+        return ((vectors - self.centre) * self.scale).clamp(-CLIP, CLIP).float()
+
+
 class ObservationPreprocessor:
     """Turns the observations of a vector environment into tensors by kind.
 
     `space` is that of one environment: images (uint8, channel first), vectors, discrete or
     multi-discrete numbers, texts, or a dictionary of those, whose images have one size and are
     stacked on channels; others raise UserError. `n_last` is the width of `Observations.last_step`,
-    0 without; it is filled by `AgentInput`.
+    0 without; it is filled by `AgentInput`. `normalizes`: as `normalize_observations`.
 
     Attributes:
         action_shape: (A,) where actions are vectors of a Box, () where they are discrete.
         image_shape: (C, H, W), None without images.
         n_numbers: F, the width of the vectors; 0 without.
+        normalizer: What networks read vectors through, a part of these networks; None: nothing.
         number_names: Names of the F numbers, from their keys ("wind 2", "door = 0"), or "".
         n_texts: K, the sentences of an observation, in the order of their keys; 0 without.
         sentences: All that have been read.
     """
 
     def __init__(
-        self, space: spaces.Space, n_last: int = 0, action_shape: Sequence[int] | None = ()
+        self,
+        space: spaces.Space,
+        n_last: int = 0,
+        action_shape: Sequence[int] | None = (),
+        normalizes: bool = False,
     ) -> None:
         self._parts, self.n_last = _parts(space, ()), n_last
         self.action_shape = tuple(action_shape or ())
@@ -198,6 +282,17 @@ class ObservationPreprocessor:
         numbers = [(path, part) for path, part, kind in self._parts if kind == "vectors"]
         self.number_names = [name for path, part in numbers for name in _names(path, part)]
         self.n_numbers = len(self.number_names)
+        self.normalizer = None
+        if normalizes:
+            is_of_box = [
+                isinstance(part, spaces.Box) for path, part in numbers for _ in _names(path, part)
+            ]
+            if not any(is_of_box):
+                raise UserError(
+                    f"normalize_observations: true normalises numbers of a Box, and {space} has "
+                    "none. Leave it at false"
+                )
+            self.normalizer = VectorNormalizer(torch.tensor(is_of_box))
         self.n_texts = sum(kind == "text" for _, _, kind in self._parts)
         self.sentences = SentenceTable()
 

@@ -95,6 +95,7 @@ class InputEmbedder(nn.Module):
         elif shape is not None:
             self.images = SmallImpalaCNN(shape, width, CHANNELS)
         self.vectors = Linear(reader.n_numbers, width) if reader.n_numbers else None
+        self.normalizer = reader.normalizer or nn.Identity()
         self._frozen, self.text = frozen, None
         if frozen is not None:
             self.text = Linear(reader.n_texts * frozen.width, width)
@@ -137,7 +138,7 @@ class InputEmbedder(nn.Module):
     ) -> dict[str, Tensor]:
         kinds = {} if images is None else {"images": images}
         if self.vectors is not None:
-            kinds["vectors"] = F.relu(self.vectors(shown.vectors))
+            kinds["vectors"] = F.relu(self.vectors(self.normalizer(shown.vectors)))
         if self.text is not None and self._frozen is not None:
             sentences = self._frozen(cast(Tensor, shown.text)).flatten(1)
             kinds["text"] = F.relu(self.text(sentences))

@@ -60,6 +60,7 @@ IN_PARTS = ", in parts"  # rows whose episodes are stored in parts of PART steps
 PART = 5
 LAST_STEP = {"last_action_input": "true", "last_reward_input": "true"}
 SUBGOALS = {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"}
+NORMALISED = {"normalize_observations": "true"}
 CURIOUS = {"curiosity_width": 8, "curiosity_weight": 0.5}
 
 ROWS: dict[str, dict[str, Any]] = {
@@ -76,6 +77,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO LSTM": PPO | LSTM | {"normalize_reward": "true", "sequences_per_batch": 3},
     "PPO LSTM, a user's environment": PPO
     | LSTM
+    | NORMALISED
     | {"env": "tests.any_envs:Sampled-v0", "env_args": '{"kind": "nested"}'},
     "PPO LSTM of two layers, CartPole": PPO | LSTM | {"env": "CartPole-v1", "memory_layers": 2},
     "PPO LSTM, APT": PPO
@@ -102,11 +104,13 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO GPT, continuous, APT": PPO
     | GPT
     | STEERED
+    | NORMALISED
     | CURIOUS
     | {"curiosity": "APT", "apt_group": 16, "curiosity_icm": "paper"},
     "PPO HELM, continuous": PPO | HELM | STEERED_BY_SIGHT,
     "PPO HELM": PPO | HELM | {"adv_norm": "true", "lr_decay": "linear"},
     "PPO HELM of Mamba": PPO | HELM | {"language_model": "mamba"},
+    "PPO HELM of numbers": PPO | HELM | NORMALISED | {"env": "CartPole-v1"},
     "PPO HELM, NovelD": PPO | HELM | CURIOUS | {"curiosity": "NovelD"},
     "PPO HELM reads, and reads out": PPO
     | HELM
@@ -128,7 +132,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "DQN LSTM of windows, a task": DQN | LSTM | GOALS | SUBGOALS | {"context_length": 5},
     "DQN LSTM, a house without words": DQN | LSTM | HOUSE | {"use_text": "false"},
     "DQN LSTM, forbidden actions": DQN | LSTM | MASKED_IN_INFO,
-    "DQN GPT, its last reward": DQN | GPT | {"last_reward_input": "true"},
+    "DQN GPT, its last reward": DQN | GPT | NORMALISED | {"last_reward_input": "true"},
     "DQN GPT": DQN | GPT | MAZE,
     "DQN GRU": DQN | GRU,
     "DQN LRU of windows": DQN | LRU | {"context_length": 5},
@@ -153,9 +157,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "SAC GPT, continuous, of two encoders": SAC
     | GPT
     | STEERED
+    | NORMALISED
     | {"shared_encoder": "false", "replay_capacity": 60},
     "SAC HELM, continuous": SAC | HELM | STEERED_BY_SIGHT | {"freeze_critic": "false"},
-    "TD3 LSTM, RND": TD3 | LSTM | STEERED | CURIOUS | {"curiosity": "RND"},
+    "TD3 LSTM, RND": TD3 | LSTM | STEERED | NORMALISED | CURIOUS | {"curiosity": "RND"},
     "TD3 GPT of two encoders": TD3
     | GPT
     | STEERED
@@ -166,7 +171,7 @@ ROWS: dict[str, dict[str, Any]] = {
     | {"replay_sampling": "step", "env_args": '{"n_colours": 3, "side": 40}'},
     "ELLM reads, APT": ELLM | MISSIONS | READS | {"curiosity": "APT", "curiosity_width": 8},
     "ELLM, goals of a language model": ELLM | SUGGESTED | TOLD_OF_CRAFTER,
-    "ELLM, vectors": ELLM | {"env": "CartPole-v1", "replay_capacity": 1000},
+    "ELLM, vectors": ELLM | NORMALISED | {"env": "CartPole-v1", "replay_capacity": 1000},
 }
 
 

@@ -22,7 +22,7 @@ from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
 IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
-SETTINGS = encoders.EncoderSettings(DEFAULT_ENCODER, 0, False, False, False)
+SETTINGS = encoders.EncoderSettings(False, DEFAULT_ENCODER, 0, False, False, False)
 
 
 def cnn(cache_mb=1):

@@ -16,7 +16,7 @@ from main import build_run
 from models.language.load import local_main_process_first
 from tests import runs
 from tests.ranks import errors, on_ranks
-from tests.runs import ELLM, LSTM, READS, REPLAY, folder_of, outcome, same, signal_at
+from tests.runs import ELLM, LSTM, NORMALISED, READS, REPLAY, folder_of, outcome, same, signal_at
 from tests.test_threads import ROOT
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.ppo import PPO
@@ -25,6 +25,7 @@ from trainers.rollout import Rollout
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
+from utils.running_statistics import Moments
 from utils.saved_state import with_moments
 
 N_ENVS = 4
@@ -34,6 +35,7 @@ SEQUENCES |= {"warmup_episodes": 2, "replay_ratio": 0.1}
 FRAMES = ELLM | READS | {"n_steps": 480, "replay_capacity": 90, "log_steps": 60}
 RUNS = {
     "single steps": ROLLOUTS | {"model": "CNN-PPO", "adv_norm": "true"},
+    "numbers": ROLLOUTS | LSTM | NORMALISED | {"env": "CartPole-v1"},
     "sequences": ROLLOUTS | {"model": "Impala-PPO", "sequences_per_batch": 3},
     "statistics": ROLLOUTS | {"model": "HELMv2", "curiosity": "RND", "curiosity_batches": 2},
     "DQN": SEQUENCES | LSTM | {"algorithm": "DQN", "curiosity": "NovelD"},
@@ -60,7 +62,7 @@ def trained(size, folder, config):
             (folder / "run").mkdir(exist_ok=True)
             run.train(folder / "run")
             state = run.state_dict()
-            collected = run.collector.percept.observations.images
+            collected = run.collector.percept.observations.any()
             return {"agent": state["agent"], "learner": state["learner"], "seen": collected}
 
     return on_ranks(size, on_rank, folder)
@@ -74,6 +76,8 @@ def test_ranks_that_see_different_things_end_with_the_same_agent(name, in_empty_
     assert same(one["agent"], two["agent"])
     for part in ("optimizer", "optimizers", "networks", "target"):
         assert same(one["learner"].get(part), two["learner"].get(part)), part
+    if name == "numbers":
+        assert one["agent"]["encoder.normalizer.count"] == RUNS[name]["n_steps"]
     if name == "single steps":
         assert not same(one["learner"]["advantages"], two["learner"]["advantages"])
     assert one["learner"].get("counts", {"n_updates": 1})["n_updates"] > 0
@@ -83,6 +87,20 @@ def test_ranks_that_see_different_things_end_with_the_same_agent(name, in_empty_
         networks = [each["networks"] for each in curious]
         own = [key for key in networks[0] if not torch.equal(networks[0][key], networks[1][key])]
         assert all("standardise" in key for key in own)  # statistics of each one's observations
+
+
+def test_moments_are_those_of_all_ranks_rows(tmp_path):
+    rows = 1e5 + torch.randn(30, 4)
+    shares = rows[:7], rows[7:]
+
+    def on_rank(rank):
+        with joined_ranks() as ranks:
+            return tuple(ranks.joined(Moments.of(shares[rank])))
+
+    one, two = on_ranks(2, on_rank, tmp_path)
+    assert same(one, two)
+    for found, expected in zip(one, Moments.of(rows), strict=True):
+        torch.testing.assert_close(found, torch.as_tensor(expected, dtype=torch.float64))
 
 
 def test_a_step_shared_by_ranks_is_the_one_that_each_would_take(tmp_path):

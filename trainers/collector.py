@@ -13,6 +13,8 @@ from models.observations import AgentInput, Observations
 from trainers.evaluation import Episode
 from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks
+from utils.running_statistics import Moments
+from utils.saved_state import check_like
 
 EPISODES_AVERAGED = 100
 
@@ -54,6 +56,8 @@ class Collector:
         self._untold: list[Episode] = []  # not yet sent to the first rank, where this is another
         self.percept: AgentInput | None = None
         self._memory: Memory | None = None
+        self._normalizer = learner.agent.reader.normalizer
+        self._uncounted: list[Tensor] = []  # numbers [N, F] seen since the last update
 
     def begin(self, seed: int) -> None:
         rank = self.ranks.rank
@@ -70,6 +74,8 @@ class Collector:
         assert percept is not None, "begin() opens the episodes"
         assert memory is not None, "begin() makes the memory"
         step = self.learner.act(percept, memory)
+        if self._normalizer is not None:
+            self._uncounted.append(self._numbers_shown)
         observations, paid, terminated, truncated, info = self.env.step(step.actions.cpu().numpy())
         ended = terminated | truncated
         if self.scaling is not None:
@@ -91,6 +97,18 @@ class Collector:
         self._note_episodes(ended, info)
         self.env_steps += self.n_envs
         return transition
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the agent's normaliser has no moments yet, and shows it zeros."""
+        return self._normalizer is not None and not self._normalizer.count
+
+    def count_observations(self) -> None:
+        """Give the normaliser the moments of what all ranks have seen since the last time."""
+        if self._normalizer is not None and self._uncounted:
+            own = Moments.of(torch.cat(self._uncounted))
+            self._normalizer.merge(self.ranks.joined(own))
+            self._uncounted.clear()
 
     def tell_first(self) -> None:
         if self.ranks.size == 1:
@@ -141,6 +159,9 @@ class Collector:
         }
         if self.scaling is not None:
             state["scaling"] = self.scaling.state_dict()
+        if self._normalizer is not None:
+            rows = self._uncounted or [self._numbers_shown]
+            state["uncounted"] = torch.stack(rows)[: len(self._uncounted)]
         return state
 
     def load_state_dict(self, state: dict[str, Any], seed: int) -> tuple[AgentInput, Memory | None]:
@@ -162,6 +183,10 @@ class Collector:
         self.learner.agent.reader.sentences.load_state_dict(state["sentences"])
         if self.scaling is not None:
             self.scaling.load_state_dict(state["scaling"])
+        if self._normalizer is not None:
+            uncounted, like = state["uncounted"], self._numbers_shown
+            check_like(uncounted, like.new_zeros(len(uncounted), *like.shape), "uncounted")
+            self._uncounted = list(uncounted.to(like.device))
         assert self._memory is not None, "episodes have begun"
         is_lost = not (self.env.load_state_dict(state["env"]) and state["resumable"])
         if any(self.ranks.all_reduce_max(is_lost)):  # all ranks go on, or none
@@ -220,6 +245,12 @@ class Collector:
     def _note(self, episodes: list[Episode]) -> None:
         self.episodes.extend(episodes)
         self.n_episodes += len(episodes)
+
+    @property
+    def _numbers_shown(self) -> Tensor:
+        assert self.percept is not None, "episodes have begun"
+        assert self.percept.observations.vectors is not None, "without numbers it is refused"
+        return self.percept.observations.vectors
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.as_tensor(array, device=self._device)

@@ -236,8 +236,10 @@ class OffPolicyLearner(Learner):
                 logged = []
         self.n_updates += n_steps
         self.n_owed -= n_steps
-        # A transformer's keys and values of the running episodes come from the old weights.
-        if n_steps and self.agent.n_context and any(self.running.ages):
+        # A transformer's keys and values of the running episodes come from the old weights, or of
+        # observations normalised by old moments.
+        has_changed = n_steps > 0 or self.agent.reader.normalizer is not None
+        if has_changed and self.agent.n_context and any(self.running.ages):
             self._is_stale = True
         if self._is_over and not self.n_updates:
             log.warning(

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from models.agent import Agent
 from utils.errors import Interrupted, NotFiniteError, RunError, UserError, escape
 from utils.files import load_saved
+from utils.running_statistics import Moments
 from utils.seeding import derived_seed, seed_everything
 from utils.settings import Config
 
@@ -163,6 +164,20 @@ class Ranks:
         with _together():
             dist.all_reduce(values)
         return dict(zip(numbers, (values / self.size).tolist(), strict=True))
+
+    def joined(self, own: Moments) -> Moments:
+        """Return the moments [F] of all ranks' rows together."""
+        if self.size == 1:
+            return own
+        # M2 = sum_r M2_r + n_r (mean_r - mean)^2
+        sums = torch.cat((own.mean.new_tensor([own.count]), own.count * own.mean))
+        with _together():
+            dist.all_reduce(sums)
+        count, mean = sums[0], sums[1:] / sums[0]
+        squares = own.squares + own.count * (own.mean - mean).square()
+        with _together():
+            dist.all_reduce(squares)
+        return Moments(count, mean, squares)
 
     def all_reduce_max(self, *values: int) -> list[int]:
         if self.size == 1:

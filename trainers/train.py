@@ -56,6 +56,7 @@ RAGGED = {
     "run.collector.episodes",
     "run.collector.env",
     "run.collector.memory",
+    "run.collector.uncounted",
     "run.collector.sentences",
     "run.learner.replay",
     "run.learner.logged.sums",
@@ -295,11 +296,16 @@ class Run:
         return self.env_steps >= self.config.n_steps
 
     def _update(self) -> dict[str, float]:
+        # Moments of observations change where weights do: an update learns by those that its steps
+        # were acted by. Only the first update would not know any.
+        if self.collector.is_blind:
+            self.collector.count_observations()
         try:
             metrics = self.learner.update(self.env_steps / self.config.n_steps)
         except NotFiniteError as error:
             error.minibatch["env_steps"] = self.env_steps
             raise
+        self.collector.count_observations()
         # Ranks keep statistics of their own observations; those of the first count.
         self.ranks.broadcast(self.learner.agent.buffers())
         return self.ranks.average(metrics)

@@ -13,6 +13,13 @@ class Moments(NamedTuple):
     mean: Any
     squares: Any
 
+    @classmethod
+    def of(cls, rows: Any) -> "Moments":
+        """Return those of a tensor's rows [B, F], in double precision.  [F] each"""
+        rows = rows.double()
+        mean = rows.mean(0)
+        return cls(len(rows), mean, (rows - mean).square().sum(0))
+
     def merged(self, other: "Moments") -> "Moments":
         """Return the moments of both (Chan, Golub and LeVeque 1979, updating formulas).
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, gradient_lengths
 from models.memories.base import TrainedMemory
-from models.observations import AgentInput, ObservationBatch, Observations
+from models.observations import AgentInput, ObservationBatch, Observations, VectorNormalizer
 from utils.errors import UserError, told
 
 N, HALF = 12, 6  # steps, and environments: as many, so that one begins anew at each step
@@ -111,6 +111,10 @@ class AgentSubject(Subject):
             "last_step": torch.rand(n_seen, reader.n_last),
         }
         self.seen = Observations(**{name: kind for name, kind in kinds.items() if kind.numel()})
+        if reader.normalizer is not None:  # by its own moments these may look all alike
+            fresh = VectorNormalizer(reader.normalizer.is_of_box)
+            fresh.update(kinds["vectors"])
+            reader.normalizer.load_state_dict(fresh.state_dict())
         super().__init__(agent)
 
     def random(self) -> Tensor:
