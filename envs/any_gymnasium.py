@@ -29,10 +29,10 @@ import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
-from envs.episodes import MakeOne, SingleEnvs, as_fault, import_before_mesa
+from envs.episodes import MakeOne, SingleEnvs, as_fault, checksum, import_before_mesa
 from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text, success_key
 from envs.vector import TwinSettings, twin_if_asked
 from utils.errors import ROOT, EnvFault, UserError, did_you_mean, told
@@ -251,7 +251,36 @@ def checked_vector(env: Any, name: str) -> ConvertedVector:
     with _tried(name):
         converted = ConvertedVector(env)
         _play(converted)
+        if isinstance(env.unwrapped, AsyncVectorEnv):
+            with closing(env.unwrapped.env_fns[0]()) as one:
+                _play(Converted(Watched(one)))
     return converted
+
+
+class Watched(gymnasium.Wrapper):
+    """A single environment; UserError where it changes an observation that it has returned.
+
+    A process of Gymnasium's begins the next episode before it sends the last observation.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self._shown, self._checksum = None, checksum(None)
+
+    def reset(self, **options: Any) -> Any:
+        return self._unchanged(self.env.reset(**options))
+
+    def step(self, action: Any) -> Any:
+        return self._unchanged(self.env.step(action))
+
+    def _unchanged(self, found: Any) -> Any:
+        if checksum(self._shown) != self._checksum:
+            raise UserError(
+                f"env: {type(self.unwrapped).__name__} changes observations that it has returned, "
+                "and in an AsyncVectorEnv the last one of an episode is lost. Let it return copies"
+            )
+        self._shown, self._checksum = found[0], checksum(found[0])
+        return found
 
 
 def _play(env: Converted | ConvertedVector) -> None:
