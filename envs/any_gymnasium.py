@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
 from envs.episodes import (
@@ -298,7 +298,36 @@ def checked_vector(env: Any, name: str, options: Options = None) -> ConvertedVec
         converted = ConvertedVector(env, options)
         with Streams(name_of(env)).anew():
             _play(converted, name)
+            if isinstance(env.unwrapped, AsyncVectorEnv):
+                with closing(env.unwrapped.env_fns[0]()) as one:
+                    _play(Converted(Watched(one)), name)
     return converted
+
+
+class Watched(gymnasium.Wrapper):
+    """A single environment; UserError where it changes an observation that it has returned.
+
+    A process of Gymnasium's begins the next episode before it sends the last observation.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self._shown, self._checksum = None, checksum(None)
+
+    def reset(self, **options: Any) -> Any:
+        return self._unchanged(self.env.reset(**options))
+
+    def step(self, action: Any) -> Any:
+        return self._unchanged(self.env.step(action))
+
+    def _unchanged(self, found: Any) -> Any:
+        if checksum(self._shown) != self._checksum:
+            raise UserError(
+                f"env: {type(self.unwrapped).__name__} changes observations that it has returned, "
+                "and in an AsyncVectorEnv the last one of an episode is lost. Let it return copies"
+            )
+        self._shown, self._checksum = found[0], checksum(found[0])
+        return found
 
 
 def _play(env: Converted | ConvertedVector, name: str) -> None:

@@ -9,16 +9,31 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorWrapper,
+)
 from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.wrappers import vector as wrappers
 from torch.utils._pytree import tree_map
 
 import main as main_program
 from envs.any_gymnasium import checked_vector, vector_of
 from envs.spaces import adapt_observation_space
 from envs.vector import EpisodeStatistics
-from tests.any_envs import SPACES, Late, Sampled
+from tests import any_envs
+from tests.any_envs import SPACES, Held, Late, Sampled, Toggle
 from utils.errors import EnvFault, UserError
+
+SAME = AutoresetMode.SAME_STEP
+
+
+def held():
+    return Held(Sampled())
 
 
 def vector(kind="vector", mode=AutoresetMode.NEXT_STEP, **more):
@@ -56,6 +71,13 @@ def test_a_given_vector_restarts_in_the_same_step_and_shows_all_as_agents_see_it
         (lambda: vector(mode=AutoresetMode.DISABLED), "SyncVectorEnv has autoreset mode DISABLED"),
         (lambda: AsyncVectorEnv([Sampled]), "AsyncVectorEnv has autoreset mode NEXT_STEP"),
         (lambda: vector(actions=spaces.Dict(a=spaces.Discrete(2))), "cannot be used"),
+        (lambda: wrappers.NormalizeObservation(vector()), "within NormalizeObservation has autore"),
+        (lambda: wrappers.TransformObservation(vector(), abs), "within TransformObservation has"),
+        (lambda: wrappers.RecordEpisodeStatistics(vector()), "within RecordEpisodeStatistics has"),
+        (lambda: Scaled(vector()), "SyncVectorEnv within Scaled has autoreset mode NEXT_STEP"),
+        (lambda: wrappers.ClipReward(Scaled(vector(mode=SAME)), 0, 1), "Scaled around SyncVector"),
+        (lambda: Flat(Wrong()), "Flat around Wrong may show other observations than info"),
+        (lambda: AsyncVectorEnv([held] * 2, autoreset_mode=SAME), "Sampled changes observations"),
         (lambda: None, r"NoneType is given, not a gymnasium\.vector\.VectorEnv"),
         (Sampled, r"Sampled is given, not a gymnasium\.vector\.VectorEnv"),
     ],
@@ -63,8 +85,48 @@ def test_a_given_vector_restarts_in_the_same_step_and_shows_all_as_agents_see_it
 def test_what_agents_cannot_be_trained_in_is_refused_with_what_to_write(make, words):
     with pytest.raises(UserError, match=words) as error:
         checked_vector(make(), "Sampled")
-    if "mode" in words:
+    if "autoreset mode" in words:
         assert 'metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        wrappers.RecordEpisodeStatistics,
+        wrappers.NormalizeReward,
+        functools.partial(wrappers.TransformReward, func=lambda paid: paid),
+        functools.partial(wrappers.TransformAction, func=lambda actions: 1 - actions),
+        any_envs.HeldVector,  # which says so itself
+    ],
+)
+def test_what_stands_around_a_vector_and_leaves_observations_alone_is_taken(around):
+    env = EpisodeStatistics(checked_vector(around(any_envs.vector_of(Toggle)), "X"), "X")
+    env.reset(seed=0)
+    for _ in range(6):
+        *_, info = env.step(np.zeros(2, int))
+    assert info["episode"]["l"].tolist() == [3, 3]
+
+
+def test_the_mode_may_be_a_word():
+    env = checked_vector(Wrong(metadata={"autoreset_mode": "SameStep"}), "Wrong")
+    assert EpisodeStatistics(env, "Wrong").reset()[1] == {}
+
+
+class Scaled(VectorWrapper):
+    """Forgets the last observations."""
+
+    def step(self, actions):
+        shown, *others = self.env.step(actions)
+        return shown * 1e-3, *others
+
+
+class Flat(VectorObservationWrapper):
+    """Is not stopped by Gymnasium, where nothing says the mode."""
+
+    def __init__(self, env):
+        env.metadata = {}
+        super().__init__(env)
+        env.metadata = {"autoreset_mode": SAME}
 
 
 class Wrong(VectorEnv):
