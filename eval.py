@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from analysis.page import FORMATS, page_of, write_movies
 from analysis.run_data import aligned
-from envs import check_env_name
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
 from trainers.evaluation import MOST_ENVS, Episode, evaluate, saliency, task_settings
@@ -29,7 +28,7 @@ from utils.hub import HubError, check_repository_name, hub_snapshot
 from utils.loggers import FILE as METRICS
 from utils.run_folder import DESCRIPTION, SETTINGS, write_json
 from utils.seeding import seed_everything
-from utils.settings import MOST_SEED, Config
+from utils.settings import MOST_SEED, Config, installed
 
 EPISODES = Path("episodes")
 MOST_EPISODES = 1_000_000
@@ -56,7 +55,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
     n_envs = min(arguments.n_episodes, MOST_ENVS)
     acting = arguments.device, arguments.trust, arguments.var, arguments.random
     config = player_config(checkpoint, path, n_envs, *acting)
-    check_env_name(config.env)
+    installed().check_env(config.env)
     # All that can be wrong is found before the first episode: a thousand of them take an hour.
     check_places(config, path, arguments)
     tasks = {} if arguments.tasks is None else task_settings(config, arguments.tasks)
