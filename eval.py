@@ -28,7 +28,7 @@ from utils.hub import HubError, check_repository_name, hub_snapshot
 from utils.loggers import FILE as METRICS
 from utils.run_folder import DESCRIPTION, SETTINGS, write_json
 from utils.seeding import evaluation_seed, seed_everything
-from utils.settings import MOST_SEED, Config
+from utils.settings import MOST_SEED, Config, installed
 
 EPISODES = Path("episodes")
 MOST_EPISODES = 1_000_000
@@ -55,6 +55,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
     n_envs = min(arguments.n_episodes, MOST_ENVS)
     acting = arguments.device, arguments.trust, arguments.var, arguments.random
     config = player_config(checkpoint, path, n_envs, *acting)
+    installed().check_env(config.env)
     # All that can be wrong is found before the first episode: a thousand of them take an hour.
     check_places(config, path, arguments)
     tasks = {} if arguments.tasks is None else task_settings(config, arguments.tasks)

@@ -451,7 +451,7 @@ def markdown(table: Table) -> str:
 def literal(value: object) -> str:
     """Return Markdown that shows a value as it is: it makes no HTML, link, cell or line."""
     shown_in_html = html.escape(escape(str(value)), quote=False)
-    return re.sub(r"[\\`*|~]|\](?=[(\[:])", r"\\\g<0>", shown_in_html)
+    return re.sub(r"[\\`*|~]|\[(?![-\d])|\](?=[(\[:])", r"\\\g<0>", shown_in_html)
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
@@ -463,7 +463,10 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
 
 def _no_formula(cell: object) -> object:
     """Return a cell of CSV that a spreadsheet takes for text where it is no number."""
-    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+    if not isinstance(cell, str):
+        return cell
+    cell = escape(cell)  # a tab or a line break at the beginning hides a formula
+    if not cell.startswith(("=", "+", "-", "@")):
         return cell
     try:
         float(cell)

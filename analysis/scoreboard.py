@@ -637,7 +637,7 @@ def _measured(folder: Path, metric: str) -> Result:
         raise UserError(f"{folder / FILE}: no column '{missing[0]}'. Name other runs")
     score = score_of(columns, metric)
     if score is None or not math.isfinite(score):
-        raise UserError(f"{folder}: finished, and rollout/{metric} has no number. Name other runs")
+        raise UserError(f"{folder}: finished, and rollout/{metric} has no value. Name other runs")
     n_steps, seconds = (columns[name][-1] for name in run_data.AXES.values())
     return Result(score, n_steps / seconds, trained_parameters(folder))
 

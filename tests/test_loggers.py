@@ -1,4 +1,5 @@
 import dataclasses
+import html
 import io
 import sys
 from collections import defaultdict
@@ -11,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import main as main_program
+from analysis.run_data import markdown
 from tests.agents import small_config
 from tests.bad_inputs.harness import refused
 from tests.runs import CNN, PPO, words_of
@@ -128,6 +130,16 @@ def test_weights_and_biases_gets_settings_rows_and_media(wandb, tmp_path):
     (run,) = wandb.runs.values()
     assert run.rows == {16: SHOWN | {"env_steps": 16, "train/loss": 0.5}}
     assert (run.step_metric, run.exit_code) == ("env_steps", 0)
+
+
+@pytest.mark.parametrize("word", ["<script>", "<eos>", "a & b"])
+def test_text_is_no_html_of_weights_and_biases(word, wandb, tmp_path):
+    with MetricsWriter(tmp_path, small_config(wandb=True)) as writer:
+        writer.show(16, {"episode/word_counts": markdown([["word"], [word]])})
+    (run,) = wandb.runs.values()
+    _, text = run.rows[16]["episode/word_counts"]
+    assert html.escape(word) in text
+    assert word not in text
 
 
 def test_a_resumed_run_goes_on_in_the_same_run_of_weights_and_biases(wandb, tmp_path):

@@ -143,6 +143,30 @@ def test_the_card_is_what_a_hub_reads(run):
     assert ("| gamma | 0.99 |" in text, "topk" in text) == (True, False)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"success_mean": value} for value in ("yes", None, 10**39, 1e308)),
+        *({"return_mean": value} for value in (float("nan"), 10**400, 1e308, "0.5")),
+    ],
+    ids=str,
+)
+def test_an_evaluation_that_is_none_does_not_count(changes, run):
+    evaluated(run)
+    evaluated(run, **{"return_mean": 9.0, "n_episodes": 10**6, **changes})
+    assert publish(run, "--folder", "out") == 0
+    assert Path("out/README.md").read_text().count("±") == 2
+
+
+def test_a_run_of_two_environments_is_not_published(run, capsys):
+    evaluated(run)
+    path = run / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"env": "RandomMaze-v0"}))
+    line = refusal(capsys, "publish", run, "--folder", "out")
+    assert "config.json" in line
+    assert " env" in line
+
+
 def test_nothing_of_a_run_becomes_html_or_a_line_of_the_card():
     evil = "`<img src=x>\n---\n[a](b) | *c*\n```\n<script>"
     config = dataclasses.replace(load_config(), model=evil, env=evil, algorithm=evil)

@@ -1,4 +1,9 @@
-from analysis.run_data import Progress, read_progress
+import csv
+import re
+
+import pytest
+
+from analysis.run_data import Progress, aligned, markdown, read_progress, write_csv
 
 HEADER = "env_steps,train/loss,rollout/return_mean,time/steps_per_second\r\n"
 
@@ -26,3 +31,25 @@ def test_the_last_whole_row_counts(tmp_path):
         write_metrics(tmp_path / name, *rows)
         found.append(read_progress(tmp_path / name))
     assert [*found, read_progress(tmp_path / "nowhere")] == EXPECTED + [Progress()] * 5
+
+
+FORMULAS = ["=1+1", "+SUM(A1)", "-cmd|' /C calc'!A0", "@SUM(1)", "\t=1", "\r=1"]
+PLAIN = ["-0.5", "+1e-3", "-inf", "0.85 [0.80, 0.90]", "a-b", ""]
+
+
+def test_no_cell_of_a_table_is_a_formula_and_numbers_stay(tmp_path):
+    write_csv(tmp_path / "table.csv", [FORMULAS, PLAIN, [-0.5, 1, None]])
+    with (tmp_path / "table.csv").open(newline="") as file:
+        formulas, *plain = csv.reader(file)
+    assert formulas == [*(f"'{cell}" for cell in FORMULAS[:4]), r"\t=1", r"\r=1"]
+    assert plain == [PLAIN, ["-0.5", "1", ""]]
+
+
+@pytest.mark.parametrize("cell", ["<img src=x>", "a|b", "[a](javascript:1)", "`", "\x1b[31m\nb"])
+def test_a_cell_stays_a_cell(cell):
+    text = markdown([["name"], [cell]])
+    assert len(re.findall(r"(?<!\\)\|", text)) == 6
+    assert text.count("\n") == 3
+    assert "<" not in text
+    assert not re.search(r"(?<!\\)\]\(", text)
+    assert all(line.isprintable() for line in aligned([["name"], [cell]]).split("\n"))

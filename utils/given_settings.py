@@ -52,7 +52,7 @@ RENAMED = {
     "warmup_steps": "learning_starts",
 }
 MOST_BYTES = 2**24  # of a settings file
-MOST_DIGITS, MOST_NESTED = 40, 100
+MOST_DIGITS, MOST_NESTED = 300, 100  # a float holds a number of 300 digits
 MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
 SEVERAL = "agents"  # in a settings file: settings of several agents, for sweep.py alone
 NAMED_BY_ALL = ("model", "env", "seed", "n_steps", "n_envs")  # by the settings of every run

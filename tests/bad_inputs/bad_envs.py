@@ -50,6 +50,7 @@ BEHAVIOURS = (
     *("reset raises", "reset returns no info", "reset returns another shape"),
     *("reset returns nothing", "reset returns a number too large", "reset returns fractions"),
     *("step raises", "step exits", "step returns four"),
+    *(f"{where} aborts" for where in ("constructor", "reset", "step")),
 )
 PARTS = {
     "a key is missing": (spaces.Dict(a=NUMBER, b=NUMBER), {"a": 1}),
@@ -62,6 +63,10 @@ PARTS = {
     "bytes are fractions": (IMAGE, np.zeros((8, 8, 3))),
 }
 FAULTS = {"behaviour": BEHAVIOURS, "observations": OBSERVATIONS, "actions": ACTIONS, "parts": PARTS}
+
+
+class Abort(BaseException):
+    """No Exception."""
 
 
 class Bad(gymnasium.Env):
@@ -92,6 +97,8 @@ class Bad(gymnasium.Env):
     def _fail(self, where):
         if self.behaviour == f"{where} raises":
             raise KeyError("a line\nand another")
+        if self.behaviour == f"{where} aborts":
+            raise Abort("a line\nand another")
         if self.behaviour == f"{where} exits":
             sys.exit("bye")
 

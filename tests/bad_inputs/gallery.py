@@ -99,6 +99,7 @@ MODULES = {  # that are to register an environment
     "raises": "1 / 0",
     "says_much": "raise ValueError('a line\\nand another' * 999)",
     "exits": "import sys; sys.exit(0)",
+    "aborts": "raise BaseException('a line\\nand another')",
     "is_not_python": "def (",
     "is_binary": "\0",
     "needs_more": "import no_such_package",
