@@ -1,5 +1,6 @@
 """The scoreboard: the runs that count, their scores, the table."""
 
+import csv
 import itertools
 import json
 import shutil
@@ -240,6 +241,10 @@ def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
         (n_steps,) = set(places[task.name].values())
         able = {agent.name for agent in scoreboard.AGENTS if not agent.blind(task)}
         assert set(places[task.name]) == able or n_steps < task.least
+    scales = {run.config.env: run.config.normalize_reward for run in runs}
+    with (CONFIGS.parent / "docs" / "scoreboard.csv").open(newline="") as file:
+        published = [json.loads(row["settings"]) for row in csv.DictReader(file)]
+    assert all(own["normalize_reward"] == scales[own["env"]] for own in published)
 
 
 @pytest.mark.parametrize("place", [(), ("networks",), ("networks", "optimizers")])
