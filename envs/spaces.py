@@ -249,7 +249,8 @@ class ConvertedVector(VectorWrapper):
 
         In SAME_STEP, `info` is already that of the next episodes where some have ended.
         """
-        place = info.get("final_info") if success_key(info.get("final_info")) else info
+        final: Any = info.get("final_info")
+        place: dict[str, Any] = info if success_key(final) is None else final
         key = success_key(place)
         if key is None:
             return {}

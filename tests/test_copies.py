@@ -92,8 +92,12 @@ TABLE = [
     for memory in [[*MEMORIES][(i + j) % 4]]
     if (learner, kind) != ("TD3", "mask")
 ]
-QUICK = ("PPO-LSTM-image, channels first", "DQN-HELM-grey image")
-QUICK += ("SAC-GPT-vector", "TD3-CNN-image, channels first")
+QUICK = (
+    "PPO-LSTM-image, channels first",
+    "DQN-HELM-grey image",
+    "SAC-GPT-vector",
+    "TD3-CNN-image, channels first",
+)
 
 
 @pytest.mark.quick(*QUICK)
@@ -131,8 +135,17 @@ def test_a_value_beyond_a_time_limit_is_that_of_the_last_observation(in_empty_fo
             np.testing.assert_allclose(found, right, atol=0.2)
 
 
-OURS = ("RandomMaze-v0", "TMazeActive-v0", "VisualMatch-v0", "KeyToDoor-v0", "HousekeepText-v0")
-OURS += ("ContinuousRecognition-v0", "MiniGrid-Empty-5x5-v0", "maze", "CrafterText-v0")
+OURS = (
+    "RandomMaze-v0",
+    "TMazeActive-v0",
+    "VisualMatch-v0",
+    "KeyToDoor-v0",
+    "HousekeepText-v0",
+    "ContinuousRecognition-v0",
+    "MiniGrid-Empty-5x5-v0",
+    "maze",
+    "CrafterText-v0",
+)
 
 
 @pytest.mark.quick(*OURS[:7])
