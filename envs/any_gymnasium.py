@@ -152,7 +152,8 @@ def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
 
 
 def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
-    return make(config, seed, **how_drawn(config.env, _maker(config), _maker(config, **DRAWN)))
+    makers = (as_asked(_maker(config, **drawn), config) for drawn in ({}, DRAWN))
+    return make(config, seed, **how_drawn(config.env, *makers))
 
 
 class Told(NamedTuple):
@@ -344,13 +345,13 @@ def _play(env: Converted | ConvertedVector, name: str) -> None:
         mask = tuple(mask) if np.ndim(mask) == 2 else mask
         action = env.action_space.sample(mask)
         shown, paid, terminated, truncated, _ = env.step(action)
+        ends = bool(np.any(terminated | truncated))
         if not has_ended and len(actions) < MOST_REPEATED:
             actions.append(action)
-            sums.append(checksum((shown, paid)))
-        is_over = np.any(terminated | truncated)
-        if env.reads_success and not is_over and success_key(env.info):
+            sums.append(_checksum(shown, paid, ends))
+        if env.reads_success and not ends and success_key(env.info):
             env.has_success = True  # told at every step; not so at the end of an episode alone
-        if is_over:
+        if ends:
             has_ended = True
             if isinstance(env, Converted):
                 shown, _ = env.reset()
@@ -362,7 +363,7 @@ def _play(env: Converted | ConvertedVector, name: str) -> None:
                 f"env: '{name}': {part or 'the observation'}",
                 f" is read as a picture and is nearly black: no value of its first steps exceeds "
                 f"{most} of 255. If these are codes, draw them (MiniGrid: RGBImgPartialObsWrapper) "
-                f"or give their space its own bound, such as high={max(most, 1)}, to have numbers",
+                "or give their space the highest of all codes as its bound, to have numbers",
             )
     _repeat(env, name, actions, sums)
 
@@ -385,8 +386,13 @@ def _repeat(
             )
         if found != sums[n_steps] or action is None or time.perf_counter() > until:
             return
-        shown, paid, *_ = env.step(action)
-        found = checksum((shown, paid))
+        shown, paid, terminated, truncated, _ = env.step(action)
+        found = _checksum(shown, paid, bool(np.any(terminated | truncated)))
+
+
+def _checksum(shown: Any, paid: Any, ends: bool) -> int:
+    # A vector then shows the beginning of an episode that no seed was given.
+    return checksum(paid if ends else (shown, paid))
 
 
 @contextmanager

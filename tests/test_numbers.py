@@ -15,20 +15,27 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from torch.utils._pytree import tree_map
 
 import helm
-from envs import notices
+from envs import make_vector_env, notices
 from envs.any_gymnasium import check_first_steps, checked_vector, vector_of
 from envs.spaces import adapt_observation_space
 from tests.any_envs import Masked, Sampled, Showing, Unseeded
 from tests.runs import outcome, same
 from utils.errors import EnvFault, UserError
+from utils.given_settings import load_config
 
 TINY = {"model": "CNN", "device": "cpu", "n_steps": 512, "n_envs": 2, "n_rollout_steps": 64}
 TINY |= {"showcase_minutes": None}
 
 
 @pytest.fixture(autouse=True)
-def nothing_said():
+def nothing_said_nor_set():
     notices.forget()
+    n_threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(n_threads)
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.set_grad_enabled(True)
 
 
 class Vector(VectorEnv):
@@ -338,9 +345,22 @@ def test_options_are_given_at_every_reset(kind, in_empty_folder):
     sync = functools.partial(SyncVectorEnv, [NEEDY] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     env = {"function": NEEDY, "vector": sync(), "function of a vector": sync}[kind]
     settings = TINY | {"n_steps": 64, "n_rollout_steps": 32, "reset_options": OPTIONS}
-    assert helm.train(settings, env, run_id="a").is_dir()
+    run = helm.train(settings, env, run_id="a")
+    if kind == "function":
+        with helm.load(run, env) as player:
+            player.reset(seed=0)
     with pytest.raises(UserError, match="options are None"):
         helm.train(settings | {"reset_options": {}}, env)
+
+
+def test_options_are_given_where_an_environment_is_tried_for_drawing(caplog):
+    caplog.set_level("INFO")
+    given = ['env_args={"needs": {"a": 1}}', 'reset_options={"a": 1}', "model=CNN", "n_envs=2"]
+    config = load_config(None, ["env=tests.any_envs:Showing-v0", *given])
+    env = make_vector_env(config, 0, drawn=True)
+    env.reset(seed=0)
+    play(env, 12)
+    assert "it has no render mode rgb_array" in caplog.text
 
 
 def test_options_that_cannot_reach_every_reset_are_refused():
@@ -375,6 +395,15 @@ class Sparse(Sampled):
         return shown, float(ended), ended, *more
 
 
+class Reseeded(Sampled):
+    """Its seed decides everything; without a seed it begins anywhere."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed is None:
+            seed = int(np.random.default_rng().integers(2**31))
+        return super().reset(seed=seed)
+
+
 REMEMBERS = {
     "NormalizeObservation": (lambda: NormalizeObservation(Sampled()), True),
     "NormalizeReward": (lambda: NormalizeReward(Sampled()), True),
@@ -382,6 +411,7 @@ REMEMBERS = {
     "unseeded": (Unseeded, True),
     "NumPy's stream": (lambda: Showing(show=lambda _: np.random.random(2).astype("f4")), True),
     "nothing": (Sampled, False),
+    "nothing without a seed": (Reseeded, False),
     "CartPole": (lambda: gymnasium.make("CartPole-v1"), False),
     "a mask": (Masked, False),
 }
