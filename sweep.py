@@ -25,7 +25,7 @@ from sweeps.jobs import Job, State
 from trainers import build
 from trainers.checkpoint import CheckpointSettings, Interruption
 from trainers.train import RunSettings
-from utils.command_line import GIVEN, Parser, add_var, run_program, whole_number
+from utils.command_line import GIVEN, Parser, add_trust, add_var, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, cli_command, raise_all
 from utils.files import check_writable
 from utils.loggers import RETURN
@@ -50,7 +50,7 @@ def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check:
     agents = arguments.agents.split(",") if arguments.agents else ()
     runs = grid.make_grid(arguments.config, arguments.lists, arguments.name, agents)
     raise_all(
-        lambda: grid.check_runs(runs, check, arguments.output),
+        lambda: grid.check_runs(runs, check, arguments.output, arguments.trust),
         *machine_checks(arguments),
     )
     work = [Job(run) for run in runs]
@@ -136,6 +136,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--output", metavar="FILE", type=Path, default=Path("curves.png"), help="(curves.png)")
     shown = "print the grid and its number of steps, train nothing"
     add("--dry-run", action="store_true", help=shown)
+    add_trust(parser)
     add = parser.add_argument_group("search").add_argument
     trials = "number of trials, including those of earlier calls"
     add("--search", metavar="N", type=number(grid.MOST_RUNS), help=trials)
@@ -230,7 +231,7 @@ def cost(jobs: Sequence[Job]) -> str:
 def train(work: jobs.Jobs, arguments: argparse.Namespace) -> signal.Signals | None:
     """Train the missing runs; return the signal that ended them early, if one did."""
     with (
-        jobs.ray_pool(arguments.address, arguments.cpus, arguments.gpus) as pool,
+        jobs.ray_pool(arguments.address, arguments.cpus, arguments.gpus, arguments.trust) as pool,
         Interruption("the runs save and end; Ctrl-C again leaves at once") as interruption,
     ):
         is_asked_to_stop = lambda: interruption.stop is not None  # noqa: E731

@@ -204,14 +204,17 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
 
 def check_runs(
-    runs: Sequence[Run], check: Callable[[Config], None], picture: Path | None = None
+    runs: Sequence[Run],
+    check: Callable[[Config], None],
+    picture: Path | None = None,
+    trust: bool = False,
 ) -> None:
     """Raise UserError with a line for all that would stop a run, and for an impossible picture."""
     # Settings are checked once for all seeds: a check may load weights.
     kinds = {dataclasses.replace(run.config, seed=0): None for run in runs}
     raise_all(
         *(partial(check, config) for config in kinds),
-        *(partial(_check_folder, run) for run in runs),
+        *(partial(_check_folder, run, trust) for run in runs),
         *([] if picture is None else [partial(check_picture, picture)]),
     )
 
@@ -280,7 +283,7 @@ def _check_distinct(runs: Iterable[Run]) -> None:
     raise_any(problems)
 
 
-def _check_folder(run: Run) -> None:
+def _check_folder(run: Run, trust: bool) -> None:
     if not run.folder.exists():
         return
     telling = read_settings(run.config) - settings_without_effect()
@@ -288,7 +291,7 @@ def _check_folder(run: Run) -> None:
         telling.remove("device")
     differing = [
         name
-        for name in _differing(run_folder.load_run_config(run.folder), run.config)
+        for name in _differing(run_folder.load_run_config(run.folder, trust), run.config)
         if name in telling
     ]
     if differing:

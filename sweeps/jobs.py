@@ -176,13 +176,14 @@ class RayPool:
         request: The file that asks all of them to end by being there.
     """
 
-    def __init__(self, cpus: int, gpus: float) -> None:
+    def __init__(self, cpus: int, gpus: float, trust: bool = False) -> None:
         import ray
 
         # Sent as it is, so that workers need not find this package.
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)
         self._attempt = task(attempt)
+        self._program = [str(PROGRAM), *(["--trust"] if trust else [])]
         self._environment = {"OMP_NUM_THREADS": str(cpus), "TQDM_DISABLE": "1"}
         if not gpus:
             self._environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -192,7 +193,7 @@ class RayPool:
 
     def submit(self, job: Job) -> None:
         files = job.run.folder, job.desk, self.request
-        task = self._attempt.remote(Path.cwd(), PROGRAM, *files, self._environment)
+        task = self._attempt.remote(Path.cwd(), self._program, *files, self._environment)
         self._jobs[task] = job
 
     def ended(self, seconds: float) -> list[tuple[Job, str]]:
@@ -255,7 +256,7 @@ def check_address(address: str | None) -> None:
 
 
 @contextmanager
-def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
+def ray_pool(address: str | None, cpus: int, gpus: float, trust: bool = False) -> Iterator[RayPool]:
     """Start Ray on this machine, or connect to a cluster; leave it in the end.
 
     Raises UserError without a cluster at the address, or a machine with enough cores and GPUs.
@@ -277,7 +278,7 @@ def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
         where = f"--address {address}: " if address else ""
         raise UserError(f"{where}Ray cannot be reached: {str(error).splitlines()[0]}") from None
     try:
-        pool = RayPool(cpus, gpus)
+        pool = RayPool(cpus, gpus, trust)
         pool.request.unlink(missing_ok=True)
         yield pool
         pool.request.unlink(missing_ok=True)
@@ -314,7 +315,12 @@ def _n_bytes(path: Path) -> int:
 
 
 def attempt(
-    workplace: Path, program: Path, folder: Path, desk: Path, stop: Path, more: Mapping[str, str]
+    workplace: Path,
+    program: Sequence[str],
+    folder: Path,
+    desk: Path,
+    stop: Path,
+    more: Mapping[str, str],
 ) -> str:
     """Begin or resume a run, and return how it ended: a signal's name or its last line.
 
@@ -323,7 +329,7 @@ def attempt(
 
     Args:
         workplace: The folder the sweep was started in; other paths are relative to it.
-        program: main.py.
+        program: main.py, and options for every run.
         folder: The run's.
         desk: The name of its files, see `Job.desk`.
         stop: The sweep's file that asks to end.
@@ -335,7 +341,8 @@ def attempt(
         return "not begun"
     new = ["--config", f"{desk}.json", "--run-id", folder.name]
     is_there = (workplace / folder).exists()
-    command = [sys.executable, str(program), *(["--resume", str(folder)] if is_there else new)]
+    resumed = ["--resume", str(folder)]
+    command = [sys.executable, *program, *(resumed if is_there else new)]
     parent, libc = os.getpid(), ctypes.CDLL(None)
 
     def end_with_parent() -> None:

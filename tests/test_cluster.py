@@ -29,7 +29,7 @@ def attempted(folder, program, **environment):
     """Return how an attempt with a program in the place of main.py ended."""
     (folder / "program.py").write_text(program)
     names = Path("runs/a"), Path("a"), Path("stop")
-    return attempt(folder, folder / "program.py", *names, environment)
+    return attempt(folder, [str(folder / "program.py")], *names, environment)
 
 
 def wait_for(path):

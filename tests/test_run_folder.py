@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,6 +117,24 @@ def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_f
     assert all(
         {"git_commit", "git_dirty", "git_changed_files"} <= entry.keys() for entry in resumed
     )
+
+
+def test_a_resumption_by_other_instructions_is_not_exact(in_empty_folder, monkeypatch):
+    folder = run_folder.create_run_folder(small_config(), "mine", [])
+    capability = torch.backends.cpu.get_cpu_capability()
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "LESS")
+    (difference,) = run_folder.record_resume(folder, small_config(), 16, [])
+    assert difference == f"cpu_capability LESS instead of {capability}"
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    (difference,) = run_folder.record_resume(folder, small_config(), 32, [])
+    assert difference == "ONEDNN_MAX_CPU_ISA SSE41 instead of None"
+    description = json.loads((folder / "run.json").read_text())
+    for name in run_folder.INSTRUCTIONS:  # an earlier version has recorded none of them
+        del description["resumed"][-1]["hardware"][name]
+    (folder / "run.json").write_text(json.dumps(description))
+    monkeypatch.undo()
+    monkeypatch.chdir(in_empty_folder)
+    assert run_folder.record_resume(folder, small_config(), 48, []) == []
 
 
 def test_the_source_of_a_run_is_what_training_imports(tmp_path, monkeypatch):

@@ -1,9 +1,13 @@
 """How far the settings of a stored run are followed: one's own, and one of somebody else."""
 
+import contextlib
 import itertools
 import json
 import os
+import re
+import shlex
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -12,10 +16,13 @@ import pytest
 import eval as eval_program
 import helm
 import main as main_program
+import sweep
 from analysis import __main__ as analysis
 from tests.bad_inputs.harness import refused
 from tests.model_server import CHOP, Turns, said, serving
-from tests.runs import train
+from tests.runs import CNN, PPO, signal_at, train, words_of
+from tests.test_jobs import FakePool
+from tests.user_code import MY_ENVS, forget_modules_of
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 from utils.errors import UserError
 from utils.given_settings import load_config
@@ -237,3 +244,54 @@ def test_nothing_that_a_received_run_names_acts(part, received, capsys):
         assert not named.intersection({*sys.modules} - modules), changes
         for path, content in kept.items():
             path.write_bytes(content)
+
+
+def test_where_no_key_can_be_kept_that_is_said_and_the_printed_commands_work(
+    in_empty_folder, monkeypatch, capsys, caplog
+):
+    Path("my_envs.py").write_text(MY_ENVS)
+    monkeypatch.syspath_prepend(in_empty_folder)
+    monkeypatch.setenv("XDG_DATA_HOME", "/dev/null")
+    train("CNN", "plain", **TINY)  # it leads nowhere and needs no word
+    assert "--trust" not in caplog.text + capsys.readouterr().out
+    signal_at(monkeypatch, signal.SIGINT, at=5)
+    words = words_of(PPO | CNN | TINY | {"n_steps": 96, "env": "my_envs:MyCartPole-v0"})
+    assert main_program.main([*words, "--run-id=cut"]) == 130
+    (line,) = caplog.messages
+    assert "/dev/null/helm/key" in line
+    assert "XDG_DATA_HOME" in line
+    told = capsys.readouterr().err.split("Go on with: python main.py ")[1]
+    folder = "experiments/CNN/MyCartPole-v0/cut"
+    (line,) = refused(capsys, "main", ["--resume", folder])
+    assert "Add --trust" in line
+    assert main_program.main(shlex.split(told)) == 0
+    (play,) = re.findall(r"play it +python eval.py (.*)", capsys.readouterr().out)
+    assert eval_program.main([*shlex.split(play), "--n-episodes=1"]) == 0
+    monkeypatch.delenv("XDG_DATA_HOME")  # a key of later makes no run one's own
+    monkeypatch.setenv("HOME", str(in_empty_folder))
+    assert "Add --trust" in refused(capsys, "main", ["--resume", folder])[0]
+    forget_modules_of(in_empty_folder)
+
+
+def test_a_sweep_trusts_the_runs_that_it_resumes_if_it_is_told_to(
+    in_empty_folder, somebody_else, monkeypatch, capsys
+):
+    Path("my_envs.py").write_text(MY_ENVS)
+    monkeypatch.syspath_prepend(in_empty_folder)
+    words = [*words_of(PPO | CNN | TINY | {"env": "my_envs:MyCartPole-v0"}), "--seeds=1"]
+    monkeypatch.setattr(sweep.grid, "draw_runs", lambda *_: None)
+    made = []
+
+    @contextlib.contextmanager
+    def pool(*options):
+        made.append(options)
+        yield FakePool({0: ["killed"]})
+
+    monkeypatch.setattr(sweep.jobs, "ray_pool", pool)
+    assert sweep.main([*words, "--retries=0"]) == 1
+    somebody_else()
+    (line,) = refused(capsys, "sweep", words)
+    assert "Add --trust" in line
+    assert sweep.main([*words, "--trust"]) == 0
+    assert [options[-1] for options in made] == [False, True]
+    forget_modules_of(in_empty_folder)

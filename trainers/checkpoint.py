@@ -66,6 +66,7 @@ from utils.run_folder import (
     is_finished,
     mark_finished,
     resume_command,
+    trusting,
 )
 from utils.settings import Config, setting
 
@@ -339,9 +340,10 @@ def unfinished_checkpoint(
             )
         if not is_finished(folder):
             mark_finished(folder)
+        play = cli_command("eval.py")
         raise UserError(
             f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
-            f"{shlex.join([*cli_command('eval.py'), '--ckpt-path', str(folder)])}, or go on to N "
+            f"{shlex.join([*play, '--ckpt-path', str(folder), *trusting(folder)])}, or go on to N "
             f"steps: {resume_command(folder)} --var n_steps=N"
         )
     return checkpoint

@@ -41,7 +41,7 @@ from utils.errors import (
 )
 from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
-from utils.run_folder import NO_FACTS, mark_finished, record_resume, resume_command
+from utils.run_folder import NO_FACTS, mark_finished, record_resume, resume_command, trusting
 from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.settings import own_choices
@@ -196,7 +196,8 @@ class Run:
         self.ranks.print(f"going on after {self.env_steps:,} steps, {how}")
 
     def report(self, folder: Path) -> str:
-        play = f"{shlex.join(cli_command('eval.py'))} --ckpt-path '{folder}'"
+        words = [f"{shlex.join(cli_command('eval.py'))} --ckpt-path '{folder}'", *trusting(folder)]
+        play = " ".join(words)
         if self.config.env.startswith(GIVEN):  # eval.py cannot make it
             play = f"helm.load('{folder}', env=...)"
         if not self.config.part(CheckpointSettings).save_ckpt:

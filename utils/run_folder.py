@@ -67,6 +67,7 @@ from utils.user_modules import (
 DESCRIPTION = "run.json"
 INIT_FROM = "init_from"  # in run.json: the checkpoint that a run began with
 BEGUN_HERE = "begun_here"  # in run.json: the user's own code, and the signature
+UNSIGNED = "unsigned"  # there: no key could be kept, and the settings lead outside
 KEY_BYTES = 32
 EXPERIMENTS = Path("experiments")
 SETTINGS, LOCK = "config.json", "lock"
@@ -77,7 +78,10 @@ PACKAGES = (
 )
 ENVIRONMENT = "environment"  # in run.json: what tells a given one from others of its name
 NO_FACTS: Mapping[str, Any] = {}
-HARDWARE = ("cpu", "threads", "gpus", "cuda")  # of another order of sums come other last bits
+# Of another order of sums come other last bits, and other instructions add in another order. Runs of
+# earlier versions have not recorded the instructions, nor what limits them.
+INSTRUCTIONS = ("cpu_capability", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+HARDWARE = ("cpu", "threads", "gpus", "cuda", *INSTRUCTIONS)
 GIB = 2**30
 
 log = logging.getLogger(__name__)
@@ -170,7 +174,14 @@ def resume_command(folder: Path, n_ranks: int | None = None) -> str:
         machines = [f"--nnodes={n_machines}"] if n_machines > 1 else []
         program = ["torchrun", *machines, f"--nproc-per-node={n_ranks // n_machines}"]
     words = cli_command("main.py") if n_ranks == 1 else [*program, "main.py"]
-    return shlex.join([*words, "--resume", str(folder)])
+    return shlex.join([*words, "--resume", str(folder), *trusting(folder)])
+
+
+def trusting(folder: Path) -> list[str]:
+    """Return the option that a run needs which was begun here, where no key can be kept."""
+    begun = description_of(folder).get(BEGUN_HERE)
+    is_unsigned = isinstance(begun, dict) and begun.get(UNSIGNED) is True
+    return ["--trust"] if is_unsigned and not os.access(_key_file(), os.R_OK) else []
 
 
 def load_run_config(folder: Path, trust: bool = False) -> Config:
@@ -349,9 +360,10 @@ def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> lis
     for name, value in here.get(ENVIRONMENT, NO_FACTS).items():
         if isinstance(given, dict) and given.get(name, value) != value:
             found.append(f"{ENVIRONMENT}.{name} {shown(value)} instead of {shown(given[name])}")
-    was = _versions(before)
+    was, hardware = _versions(before), before.get("hardware")
     for name, version in _versions(here).items():
-        if was[name] != version:
+        is_known = name not in INSTRUCTIONS or (isinstance(hardware, dict) and name in hardware)
+        if was[name] != version and is_known:
             found.append(f"{name} {version} instead of {received(was[name])}")
     return found
 
@@ -382,6 +394,8 @@ def describe_hardware() -> dict[str, object]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1),
         "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        **{name: os.environ.get(name) for name in INSTRUCTIONS[1:]},
     }
 
 
@@ -435,8 +449,17 @@ def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
 def begun_here(config: Config, description: Mapping[str, Any]) -> dict[str, Any]:
     modules = describe_user_modules(config)
     _make_key()
-    signature = _signature(dataclasses.asdict(config), modules, description)
-    return {"user_modules": modules, "signature": signature}
+    values = dataclasses.asdict(config)
+    signature = _signature(values, modules, description)
+    facts = {"user_modules": modules, "signature": signature}
+    leading = [*(_outside(values).keys() & read_settings(config)), *named_modules(values)]
+    if signature is None and (leading or INIT_FROM in description):
+        log.warning(
+            f"{_key_file()}: no key can be kept there, and this run's settings lead outside: "
+            "--trust alone resumes and plays it. Set XDG_DATA_HOME to a folder that can be written"
+        )
+        return facts | {UNSIGNED: True}
+    return facts
 
 
 def stored_config(values: Any, source: str, folder: Path, trust: bool) -> Config:
@@ -564,12 +587,13 @@ def _key_file() -> Path:
 def _make_key() -> None:
     """Make this user's key unless there is one; where none can be kept, no run is one's own."""
     file = _key_file()
-    if file.exists():
-        return
     made = file.with_name(f"key.{os.getpid()}")
     with contextlib.suppress(OSError):  # also: another process was quicker
+        if file.exists():
+            return
         file.parent.mkdir(parents=True, exist_ok=True)
         made.touch(0o600)  # before the key is in it: others cannot read it
         made.write_bytes(secrets.token_bytes(KEY_BYTES))
         file.hardlink_to(made)  # fails where a file stands, unlike a renaming
-    made.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # of a home that cannot be written
+        made.unlink()
