@@ -10,6 +10,7 @@ imported everything, so a round takes a second or two.
 
 import argparse
 import contextlib
+import gc
 import logging
 import os
 import random
@@ -251,6 +252,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    # A fork lacks the threads for which a pool of the parent's would wait when it is collected.
+    os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
     logging.basicConfig(format="%(message)s", level=logging.ERROR)
     SUITES[DESCRIBED] = Suite("tests.described", scale_rewards=False)
     if "disk full" in arguments.faults and not can_mount():
