@@ -27,9 +27,10 @@ if "utils.user_modules" not in sys.modules:
 
 # isort: split
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
@@ -38,7 +39,13 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from analysis.run_data import read_columns, read_facts, read_settings_of, run_folders
+from analysis.run_data import (
+    OutOfOrder,
+    read_columns,
+    read_facts,
+    read_settings_of,
+    run_folders,
+)
 from envs import EnvLike, given
 from main import resume_run, start_run
 from models.agent import Agent
@@ -54,6 +61,8 @@ from utils.settings import Config, shown
 from utils.user_modules import give_back_programs
 
 give_back_programs()
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Player", "UserError", "load", "resume", "runs", "train"]
 
@@ -145,9 +154,13 @@ def runs(folder: str | Path = "experiments") -> Any:
     rows = []
     for place in run_folders(Path(folder)):
         row = {"folder": str(place), **read_facts(place), **read_settings_of(place)}
-        with suppress(UserError):  # no rows yet
+        try:
             for name, column in read_columns(place).items():
                 row[name] = next((v for v in column[::-1].tolist() if not math.isnan(v)), math.nan)
+        except OutOfOrder as error:
+            log.warning(f"{error}; its metrics are left out")
+        except UserError:  # no rows yet
+            pass
         rows.append(row)
     return pandas.DataFrame(rows)
 

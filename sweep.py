@@ -58,8 +58,11 @@ def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check:
         print("\n".join(map(jobs.told, work)))
         print(cost(work))
         return
-    complete = all(job.state is State.DONE for job in work)
-    stopped_by = None if complete else train(jobs.Jobs(work), arguments)
+    missing = [job.run.folder for job in work if job.state is not State.DONE]
+    stopped_by = None
+    if missing:
+        with jobs.reserved(missing):
+            stopped_by = train(jobs.Jobs(work), arguments)
     print("\n".join(map(jobs.told, work)))
     print(jobs.summary(work))
     if any(job.state is State.STOPPED for job in work):

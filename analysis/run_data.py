@@ -74,6 +74,10 @@ class Group(NamedTuple):
     runs: list[RunRecord]
 
 
+class OutOfOrder(UserError):
+    """The steps of a metrics.csv fall or repeat: its rows are not those of one run."""
+
+
 class Progress(NamedTuple):
     """The last row of a run; no mean return before the first episode has ended."""
 
@@ -202,10 +206,20 @@ def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
 
 def _numbers(folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str]) -> np.ndarray:
     try:
-        return np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T
+        steps = np.array([float(row.get(STEPS) or "nan") for row in rows])
+        numbers = [[float(row[column] or "nan") for column in columns] for row in rows]
     except ValueError:
         names = " and ".join(columns) if len(columns) == 2 else "its columns"
         raise UserError(f"{folder / FILE}: {names} are not numbers in every row") from None
+    wrong = np.flatnonzero(steps[1:] <= steps[:-1])
+    if len(wrong):
+        line = int(wrong[0]) + 3  # the heading is line 1
+        raise OutOfOrder(
+            f"{folder / FILE}: line {line}: {STEPS} {steps[line - 2]:.0f} follows "
+            f"{steps[line - 3]:.0f}, and steps only grow. Restore the run's own file, or leave the "
+            "run out"
+        )
+    return np.array(numbers).T
 
 
 def read_progress(folder: Path) -> Progress:

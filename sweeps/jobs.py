@@ -7,6 +7,8 @@ small and quick to start.
 
 import ctypes
 import dataclasses
+import fcntl
+import hashlib
 import logging
 import math
 import os
@@ -28,6 +30,7 @@ from tqdm import tqdm
 from analysis.run_data import Progress, read_progress
 from sweeps.grid import Run
 from utils.errors import UserError, escape
+from utils.files import open_without_waiting
 from utils.run_folder import EXPERIMENTS, is_finished, write_json
 
 PROGRAM = Path(__file__).resolve().parent.parent / "main.py"
@@ -235,6 +238,27 @@ def run_jobs(
                 job.refresh()
         work.follow()
         yield work.jobs
+
+
+@contextmanager
+def reserved(folders: Iterable[Path]) -> Iterator[None]:
+    """Keep other sweeps from training the same runs; a killed sweep keeps nothing.
+
+    Each run is one byte of one file, locked at a place that its name decides: thousands of lock
+    files would need as many open files.
+    """
+    JOBS_DIR.mkdir(parents=True, exist_ok=True)
+    with open(JOBS_DIR / ".lock", "a", opener=open_without_waiting) as file:
+        for folder in folders:
+            place = int.from_bytes(hashlib.sha256(os.fsencode(folder)).digest()[:7], "big")
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            except (BlockingIOError, PermissionError):
+                raise UserError(
+                    f"{folder}: another sweep trains this run at this moment. Wait for it or end "
+                    "it, or give this sweep a --name of its own"
+                ) from None
+        yield
 
 
 def check_address(address: str | None) -> None:

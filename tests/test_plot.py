@@ -162,6 +162,17 @@ def test_runs_that_began_with_the_parameters_of_others_are_drawn_apart(runs, cap
     assert found["HELM, pretrained=false"] == pytest.approx(0.6)
 
 
+@pytest.mark.parametrize("steps", [[16, 48, 32], [16, 32, 32]])
+def test_steps_that_fall_or_repeat_are_told_with_file_and_line(steps, runs, capsys):
+    write_run("runs/bad", [0.1, 0.2, 0.3], seed=7)
+    path = Path("runs/bad/metrics.csv")
+    heading, *rows = path.read_text().splitlines()
+    own = [f"{n},{row.partition(',')[2]}" for n, row in zip(steps, rows, strict=True)]
+    path.write_text("\n".join([heading, *own, ""]))
+    (line,) = refused(capsys, "plot", ["runs"])
+    assert f"{path}: line 4: env_steps 32 follows {steps[1]}" in line
+
+
 def describe(seed, description):
     Path(f"runs/helm{seed}/run.json").write_text(json.dumps(description))
 

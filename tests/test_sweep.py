@@ -3,6 +3,9 @@
 import contextlib
 import csv
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,6 +94,24 @@ def test_an_interrupted_sweep_says_what_to_type(swept, monkeypatch, capsys):
     command = "--config tiny.json --var model=CNN-PPO --var env=RandomMaze-v0 --seeds 2"
     assert f"Go on with: python sweep.py {command}\n" in capsys.readouterr().err
     assert drawn == []
+
+
+def test_a_second_sweep_of_the_same_runs_is_refused_until_the_first_has_ended(swept, capsys):
+    code = "import sys; from pathlib import Path; from sweeps.jobs import reserved\n"
+    code += f"with reserved([Path('{PLACE}/tiny_seed=1')]): print('mine', flush=True); input()"
+    place = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    first = subprocess.Popen(
+        [sys.executable, "-c", code], env=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert first.stdout.readline() == b"mine\n"
+    status, pool, _ = swept({}, "--seeds", "2")
+    assert (status, pool.attempts) == (2, [])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{PLACE}/tiny_seed=1: another sweep" in line
+    assert swept({}, "--seeds", "1")[0] == 0  # of another run
+    first.kill()
+    first.communicate()
+    assert swept({}, "--seeds", "2")[0] == 0
 
 
 @pytest.mark.slow

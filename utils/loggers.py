@@ -6,6 +6,7 @@ import errno
 import hashlib
 import importlib.util
 import io
+import itertools
 import json
 import logging
 import math
@@ -315,6 +316,12 @@ def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
         log.warning(
             f"{path}: {CHANGED}, {len(kept)} rows up to step {env_steps:,} can be read{copy}"
         )
+    else:
+        steps = [step for line in cut.splitlines()[1:] if (step := _step(line)) is not None]
+        for number, (before, now) in enumerate(itertools.pairwise(steps), 3):
+            if now <= before:
+                log.warning(f"{path}: line {number}: {STEPS} {now:,} follows {before:,}")
+                break
     if cut != content:
         with atomic_write(path) as file:
             file.write(cut)

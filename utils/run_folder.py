@@ -76,8 +76,8 @@ PACKAGES = (
 )
 ENVIRONMENT = "environment"  # in run.json: what tells a given one from others of its name
 NO_FACTS: Mapping[str, Any] = {}
-# Of another order of sums come other last bits, and other instructions add in another order. Runs of
-# earlier versions have not recorded the instructions, nor what limits them.
+# Of another order of sums come other last bits, and other instructions add in another order. Runs
+# of earlier versions have not recorded the instructions, nor what limits them.
 INSTRUCTIONS = ("cpu_capability", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 HARDWARE = ("cpu", "threads", "gpus", "cuda", *INSTRUCTIONS)
 GIB = 2**30
