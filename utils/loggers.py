@@ -322,8 +322,8 @@ def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
             f"{path}: {CHANGED}, {len(kept)} rows up to step {env_steps:,} can be read{copy}"
         )
     else:
-        known = [step for line in cut.splitlines()[1:] if (step := _step(line)) is not None]
-        for number, (before, now) in enumerate(itertools.pairwise(known), 3):
+        steps = [step for line in cut.splitlines()[1:] if (step := _step(line)) is not None]
+        for number, (before, now) in enumerate(itertools.pairwise(steps), 3):
             if now <= before:
                 log.warning(f"{path}: line {number}: {STEPS} {now:,} follows {before:,}")
                 break
