@@ -15,7 +15,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from torch.utils._pytree import tree_map
 
 import helm
-from envs import make_vector_env, notices
+from envs import any_gymnasium, make_vector_env, notices
 from envs.any_gymnasium import check_first_steps, checked_vector, vector_of
 from envs.spaces import adapt_observation_space
 from tests.any_envs import Masked, Sampled, Showing, Unseeded
@@ -419,7 +419,9 @@ REMEMBERS = {
 
 @KINDS
 @pytest.mark.parametrize("case", REMEMBERS)
-def test_an_environment_that_remembers_is_told(case, kind, caplog):
+def test_an_environment_that_remembers_is_told(case, kind, caplog, monkeypatch):
+    monkeypatch.setattr(any_gymnasium, "SECONDS", 60)  # so many steps on any machine
+    monkeypatch.setattr(any_gymnasium, "MOST_STEPS", 20)
     make, is_told = REMEMBERS[case]
     if kind == "vector":
         checked_vector(SyncVectorEnv([make] * 2), "Mine")
