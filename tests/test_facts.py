@@ -93,7 +93,7 @@ PAIRS = {  # of one name, and what they differ in: nothing where there is none
     "a wrapper's argument": (limited(Sized, 9), limited(Sized, 8), "TimeLimit.max_episode_steps"),
     "a wrapper's function": (
         lambda: wrappers.TransformReward(Sized(), lambda reward: reward),
-        lambda: wrappers.TransformReward(Sized(), lambda reward: -reward),
+        lambda: wrappers.TransformReward(Sized(), lambda reward: -float(reward)),
         "source.<lambda>",
     ),
     "an id": (made("CartPole-v0"), made("CartPole-v1"), "spec"),

@@ -149,7 +149,7 @@ def test_a_gpt_reads_again_what_it_has_read_by_other_moments(in_empty_folder):
                 run._update()
             is_due = is_due and any(learner.running.lengths)
             if is_due:
-                agent.body.refresh(*learner.running.past(agent.n_context), fresh)
+                agent.body.refresh(*learner.running.past(), fresh)
             step = collector.step()
             if is_due:
                 expected = agent.act(step.percept, fresh, deterministic=True)

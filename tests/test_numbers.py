@@ -3,6 +3,7 @@
 import functools
 import random
 import re
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -135,7 +136,7 @@ FINE = {
     "fractions": (box("f8"), np.full(2, 0.1)),
     "large, without units": (box("f8"), np.full(2, 1e38)),
     "small ones of a wide dtype": (box("i1"), np.full(2, 100)),
-    "bools": (spaces.Box(0, 1, (2,), bool), np.ones(2, bool)),
+    "bools": (spaces.Box(0, 1, (2,), cast(Any, bool)), np.ones(2, bool)),
     "float16": (box("f2"), np.full(2, 6e4, np.float16)),
     "nothing": (spaces.Dict(a=box("f8"), b=box("i8", (0,))), None),
 }

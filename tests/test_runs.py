@@ -53,7 +53,7 @@ def runs(request, tmp_path_factory):
 def test_the_same_seed_gives_the_same_metrics(runs):
     whole, _, cut = runs
     rows = outcome(whole)["metrics"]
-    assert 0 < len(cut) < len(rows)
+    assert len(cut) < len(rows)  # none where the first episode had not ended yet
     assert cut == rows[: len(cut)]
 
 

@@ -177,7 +177,7 @@ class EllmDQN(Learner):
         if not self._has_begun and self.n_seen >= config.learning_starts:
             is_paid = self.first_reward_step != NOT_YET or not config.train_after_reward
             self._has_begun = bool(self.ranks.least(is_paid and self.replay.n_rows > 0))
-        if not self._has_begun:
+        if not (self._has_begun and self.replay.n_rows):  # a long episode may take all the room
             return
         for _ in range(_n_passed(before, self.n_seen, config.train_frequency)):
             logged = self.learn(self.replay.sample(self.ranks.part_of(config.batch_size)))

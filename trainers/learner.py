@@ -107,6 +107,7 @@ class Learner(Protocol):
 
     def notice(self, mean_length: float) -> None:
         """Say once what does not fit to episodes of so many steps."""
+        return
 
     def update(self, progress: float) -> dict[str, float]:
         """Learn and return the metrics; `progress` is the share of the run that is over."""
