@@ -170,7 +170,8 @@ def make_grid(
         return config, [*filter(None, (name, source.name))], list(overrides)
 
     points = _without_unread(list(itertools.product(*parts)))
-    runs = _runs_of(raise_all(*(partial(cell, *point) for point in points)))
+    swept = [key for key, values in axes.items() if len(values) > 1]
+    runs = _runs_of(raise_all(*(partial(cell, *point) for point in points)), swept)
     _check_distinct(runs)
     return runs
 
@@ -232,22 +233,21 @@ def swept_settings(runs: Iterable[Run]) -> list[str]:
     return [name for name in names if name in found and name != "seed"]
 
 
-def _runs_of(cells: Sequence[Cell]) -> list[Run]:
+def _runs_of(cells: Sequence[Cell], swept: Sequence[str]) -> list[Run]:
     """Return the runs of a grid; runs of equal names get their differing settings into them."""
-    runs = [_named(cell) for cell in cells]
+    runs = [_named(cell, swept) for cell in cells]
     sharing: dict[Path, list[Config]] = {}
     for run in runs:
         sharing.setdefault(run.folder, []).append(run.config)
     apart = {folder: _differing(*configs) for folder, configs in sharing.items()}
-    return [_named(cell, apart[run.folder]) for cell, run in zip(cells, runs, strict=True)]
+    return [_named(cell, swept, apart[run.folder]) for cell, run in zip(cells, runs, strict=True)]
 
 
-def _named(cell: Cell, differing: Iterable[str] = ()) -> Run:
+def _named(cell: Cell, swept: Sequence[str], differing: Iterable[str] = ()) -> Run:
     config, names, overrides = cell
     values = [f"{name}={getattr(config, name)}" for name in differing]
-    return Run(
-        config, run_folder.default_run_id([*names, *values, *overrides], config.seed).lstrip(".-")
-    )
+    first = [*names, *differing, *swept]
+    return Run(config, run_folder.default_run_id([*names, *values, *overrides], config.seed, first))
 
 
 def _listed(text: str) -> list[str]:
@@ -274,8 +274,8 @@ def _check_distinct(runs: Iterable[Run]) -> None:
         if other is not run:
             names = ", ".join(_differing(run.config, other.config))
             problems.append(
-                f"{run.folder}: two runs of this name differ in {names}, too long for a name. "
-                "Give the settings files different names"
+                f"{run.folder}: two runs of this name differ in {names}, by signs that no name "
+                "may have. Give the settings files different names"
             )
     raise_any(problems)
 
