@@ -25,6 +25,7 @@ from utils.given_settings import (
     default_settings,
     describe_settings,
     load_config,
+    options_as_settings,
     own_classes,
     published_table,
 )
@@ -168,8 +169,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.print_help()
         parser.exit()
     if unknown:
-        setting = " ".join(unknown).lstrip("-").replace(" ", "=", 1)
-        parser.error(f"unknown: {' '.join(unknown)}. Settings are given by --var {setting}")
+        parser.error(f"unknown: {' '.join(unknown)}. {options_as_settings(unknown)}")
     short = ["deterministic=true"] * arguments.deterministic
     arguments.overrides = [*arguments.var, *(f"seed={seed}" for seed in arguments.seed), *short]
     given = arguments.overrides or arguments.config or arguments.run_id or arguments.init_from

@@ -30,6 +30,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWra
 from gymnasium.vector.async_vector_env import AsyncState
 
 from utils.errors import EXHAUSTED, EnvFault, RunError, UserError, told
+from utils.user_modules import refuse_unguarded_script
 
 # An option of `reset`: the number within the run of the first of these environments.
 FIRST_ENV = "first_env"
@@ -251,6 +252,7 @@ def one_process_each(
     """
     if len(make_envs) == 1:
         return SyncVectorEnv(make_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    refuse_unguarded_script()
     multiprocessing.get_context("forkserver").set_forkserver_preload(SHARED_MODULES)
     return ProcessVectorEnv(
         [functools.partial(_undisturbed, make_env) for make_env in make_envs],

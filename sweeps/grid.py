@@ -181,7 +181,7 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
     Points that are then the same are one. A setting that none reads stays, to be refused.
     """
-    reads, models = list[set[str]](), list[str]()
+    reads, chosen_by = list[set[str]](), list[dict[str, Any]]()
     for _, source, *overrides in points:
         given = {each.name: each.value for each in source.given}
         own_classes(overrides, given)  # looked for in the current folder, too
@@ -189,18 +189,20 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         chosen = {key: None if text == "null" else text for key, text in texts.items()}
         values = default_settings() | given | chosen
         reads.append(settings_index(values).read_by(values))
-        models.append(str(values["model"]))
+        chosen_by.append(values)
     anywhere, kept = set[str]().union(*reads), dict[object, Sequence[Any]]()
     left_out: dict[tuple[str, str], None] = {}
-    for point, read, model in zip(points, reads, models, strict=True):
+    for point, read, values in zip(points, reads, chosen_by, strict=True):
         names = [text.partition("=")[0] for text in point[2:]]
         unread = [name for name in names if name in anywhere - read]
         own = [each for each, name in zip(point[2:], names, strict=True) if name not in unread]
         key = (point[0], point[1].name, *own) if unread else len(kept)
         kept.setdefault(key, (*point[:2], *own))
-        left_out |= dict.fromkeys((name, model) for name in unread)
-    for name, model in left_out:
-        log.warning("%s is not read by %s, which is trained without it", name, shortened(model))
+        # The environment or the algorithm may be what does not read it, not the model.
+        chosen = settings_index(values).choice
+        left_out |= dict.fromkeys((name, str(values[chosen(name)])) for name in unread)
+    for name, part in left_out:
+        log.warning("%s is not read by %s, whose runs go without it", name, shortened(part))
     return list(kept.values())
 
 

@@ -38,12 +38,17 @@ def test_a_folder_is_named_by_what_tells_the_run_apart(tmp_path):
     assert runs[0].folder == Path("experiments/HELM/MiniGrid-KeyCorridorS3R1-v0", runs[0].run_id)
 
 
-def test_a_setting_goes_to_the_models_that_read_it(caplog):
+def test_a_setting_goes_to_the_models_and_environments_that_read_it(caplog):
     runs = make_grid([], {"model": ["CNN-PPO", "SHELM"], "topk": ["1", "2"], "seed": ["0", "1"]})
     names = [run.run_id for run in runs if run.config.seed == 1]
     assert names == ["seed=1", "topk=1_seed=1", "topk=2_seed=1"]
     assert len(runs) == 6
-    assert caplog.messages == ["topk is not read by CNN-PPO, which is trained without it"]
+    (line,) = caplog.messages
+    assert line.startswith("topk is not read by CNN-PPO,")
+    caplog.clear()
+    make_grid([], {"model": ["LSTM"], "env": ["TMazePassive-v0", "CartPole-v1"], "length": ["9"]})
+    (line,) = caplog.messages
+    assert line.startswith("length is not read by CartPole-v1,")
 
 
 def test_runs_of_settings_files_of_one_name_are_named_by_what_differs(tmp_path):
