@@ -81,7 +81,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
         player = restored_agent(config, env, agent, path)
         page = page_of(env, config.env, player, heading)
         played = evaluate(player, env, arguments.n_episodes, arguments.greedy, seed, in_detail)
-        with tqdm(played, total=arguments.n_episodes, unit=" episodes") as recordings:
+        with tqdm(played, total=arguments.n_episodes, unit=" episodes", disable=None) as recordings:
             for number, recording in enumerate(recordings, 1):
                 folder.mkdir(parents=True, exist_ok=True)
                 kept = folder / f"{episode_name(file, number)}.npz"
@@ -198,7 +198,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     policy("--greedy", action="store_true", help="take the most probable action, do not sample")
     policy("--random", action="store_true", help="act at random in the checkpoint's environment")
     add("--deterministic", action="store_true", help=argparse.SUPPRESS)
-    var = "another setting of the environment or place of a pretrained part; repeatable"
+    var = "another setting of the environment (env_args is merged with the run's) or place of a "
+    var += "pretrained part; repeatable"
     add_var(parser, var)
     add_trust(parser)
     add("--report", action="store_true", help="write a page that shows every step of the episodes")

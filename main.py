@@ -27,6 +27,7 @@ from utils.given_settings import (
     default_settings,
     describe_settings,
     load_config,
+    options_as_settings,
     own_classes,
     published_table,
 )
@@ -179,8 +180,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.print_help()
         parser.exit()
     if unknown:
-        setting = " ".join(unknown).lstrip("-").replace(" ", "=", 1)
-        parser.error(f"unknown: {' '.join(unknown)}. Settings are given by --var {setting}")
+        parser.error(f"unknown: {' '.join(unknown)}. {options_as_settings(unknown)}")
     short = ["deterministic=true"] * arguments.deterministic
     arguments.overrides = [*arguments.var, *(f"seed={seed}" for seed in arguments.seed), *short]
     if arguments.resume:

@@ -15,7 +15,7 @@ from analysis.run_data import aligned
 from analysis.source import Source, named_agent
 from models.agent import ActorCriticAgent
 from models.memories import TrainedMemory
-from models.memories.check import CHECKS, examine, title
+from models.memories.check import CHECKS, examine, title, told_of
 from utils.command_line import Parser, add_trust, add_var, finite_number, run_program, whole_number
 from utils.errors import RunError, UserError
 from utils.files import check_writable
@@ -108,15 +108,19 @@ def check(asked: argparse.Namespace) -> None:
     noise = 0.0 if Path(asked.name).exists() else 0.1
     found = [examine(part, noise=noise) for part in checked]
     table = [["", *(type(part).__name__ for part in checked), "allowed", ""]]
-    notes, failed = [], []
+    notes, failed, outcomes = [], [], []
     for each in CHECKS:
         here = [findings[each] for findings in found]
-        is_right = all(finding.is_right for finding in here)
-        shown = *(finding.shown for finding in here), here[0].allowed, "ok" if is_right else "FAILS"
+        measured = [finding for finding in here if finding.is_right is not None]
+        is_right = all(finding.is_right for finding in measured)
+        outcomes.append("not tested" if not measured else "ok" if is_right else "FAILS")
+        told, why = (measured, "") if measured else (here[:1], "not tested: ")
+        shown = *(finding.shown for finding in here), told[0].allowed, outcomes[-1]
         table.append([title(each), *shown])
-        notes += [f"{title(each)}: {finding.note}" for finding in here if finding.note]
-        failed += [] if is_right else [f"{title(each)} fails: {each.__doc__}"]
-    print(aligned(table), *notes, sep="\n")
+        notes += [f"{title(each)}: {why}{finding.note}" for finding in told if finding.note]
+        failed += [] if is_right else [f"{title(each)} fails: {told_of(each)}"]
+    counts = [f"{outcomes.count(kind)} {kind}" for kind in dict.fromkeys(outcomes)]
+    print(aligned(table), *notes, f"checks: {', '.join(counts)}", sep="\n")
     if failed:
         raise RunError("\n".join(failed))
 
@@ -147,7 +151,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             add_trust(command)
         output = Path("analysis_output")
         command.add_argument("--output", metavar="FOLDER", type=Path, default=output)
-    text = "the state of a memory, an agent (module:Class) or a run: eight checks of what is right"
+    text = "the state of a memory, an agent (module:Class) or a run: checks of what is right"
     command = commands.add_parser("check", help=text, description=f"Check {text}.", **options)
     command.add_argument("name", metavar="NAME", help="module:Class, a model, or a run")
     add_var(command, "one setting, repeatable")

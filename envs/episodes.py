@@ -34,6 +34,7 @@ from envs.notices import name_of
 from envs.streams import Streams
 from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
 from utils.seeding import seed_everything
+from utils.user_modules import refuse_unguarded_script
 
 # An option of `reset`: the number within the run of the first of these environments.
 FIRST_ENV = "first_env"
@@ -295,6 +296,7 @@ def one_process_each(
     """
     if len(make_envs) == 1:
         return SyncVectorEnv(make_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    refuse_unguarded_script()
     multiprocessing.get_context("forkserver").set_forkserver_preload(SHARED_MODULES)
     return ProcessVectorEnv(
         [functools.partial(_undisturbed, make_env) for make_env in make_envs],

@@ -80,5 +80,5 @@ def main(n_steps: int = 60_000) -> Path:
     return helm.train(task | learning, agent=FirstAgent)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # environments in processes (env_processes) import this file, too
     print(main())

@@ -42,5 +42,5 @@ def main(n_steps: int = 30_000) -> Path:
     return helm.train(settings | {"ent_coef": 0.01}, env=RecallColour)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # environments in processes (env_processes) import this file, too
     print(main())

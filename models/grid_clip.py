@@ -151,7 +151,7 @@ class ContrastiveLoss:
         self.number_of = {word: number for number, word in enumerate(vocabulary)}
         is_first = range(0, len(vocabulary), BLOCK)
         blocks = [list(vocabulary[start : start + BLOCK]) for start in is_first]
-        bar = tqdm(blocks, desc="vocabulary", unit="block", disable=not progress)
+        bar = tqdm(blocks, desc="vocabulary", unit="block", disable=None if progress else True)
         self.words = F.normalize(torch.cat([embed_texts(block) for block in bar]), dim=-1)  # [V, W]
         self._captions: dict[str, Tensor] = {}
 

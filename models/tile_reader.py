@@ -139,7 +139,7 @@ def fit(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1, 2 - 2 * step / n_steps)
     )
-    with tqdm(batches, desc=name, unit="batch", disable=name is None) as bar:
+    with tqdm(batches, desc=name, unit="batch", disable=True if name is None else None) as bar:
         for batch in bar:
             loss = loss_of(*batch)
             optimizer.zero_grad()

@@ -289,7 +289,7 @@ def _embed(encoder: ImageTextEncoder, plan: PromptEmbeddings, partial: Path) -> 
     words, prompts = plan.tokens.tolist(), plan.prompts.tolist()
     partial.mkdir(exist_ok=True)
     blocks = []
-    for begin in tqdm(range(0, len(words), BLOCK), unit="block", desc="embedding"):
+    for begin in tqdm(range(0, len(words), BLOCK), unit="block", desc="embedding", disable=None):
         path = partial / f"{begin}.npy"
         if not path.is_file():
             rows = prompt_means(encoder, words[begin : begin + BLOCK], prompts).cpu().numpy()

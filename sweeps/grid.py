@@ -170,7 +170,8 @@ def make_grid(
         return config, [*filter(None, (name, source.name))], list(overrides)
 
     points = _without_unread(list(itertools.product(*parts)))
-    runs = _runs_of(raise_all(*(partial(cell, *point) for point in points)))
+    swept = [key for key, values in axes.items() if len(values) > 1]
+    runs = _runs_of(raise_all(*(partial(cell, *point) for point in points)), swept)
     _check_distinct(runs)
     return runs
 
@@ -180,7 +181,7 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
     Points that are then the same are one. A setting that none reads stays, to be refused.
     """
-    reads, models = list[set[str]](), list[str]()
+    reads, chosen_by = list[set[str]](), list[dict[str, Any]]()
     for _, source, *overrides in points:
         given = {each.name: each.value for each in source.given}
         own_classes(overrides, given)  # looked for in the current folder, too
@@ -188,18 +189,20 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         chosen = {key: None if text == "null" else text for key, text in texts.items()}
         values = default_settings() | given | chosen
         reads.append(settings_index(values).read_by(values))
-        models.append(str(values["model"]))
+        chosen_by.append(values)
     anywhere, kept = set[str]().union(*reads), dict[object, Sequence[Any]]()
     left_out: dict[tuple[str, str], None] = {}
-    for point, read, model in zip(points, reads, models, strict=True):
+    for point, read, values in zip(points, reads, chosen_by, strict=True):
         names = [text.partition("=")[0] for text in point[2:]]
         unread = [name for name in names if name in anywhere - read]
         own = [each for each, name in zip(point[2:], names, strict=True) if name not in unread]
         key = (point[0], point[1].name, *own) if unread else len(kept)
         kept.setdefault(key, (*point[:2], *own))
-        left_out |= dict.fromkeys((name, model) for name in unread)
-    for name, model in left_out:
-        log.warning("%s is not read by %s, which is trained without it", name, shortened(model))
+        # The environment or the algorithm may be what does not read it, not the model.
+        chosen = settings_index(values).choice
+        left_out |= dict.fromkeys((name, str(values[chosen(name)])) for name in unread)
+    for name, part in left_out:
+        log.warning("%s is not read by %s, whose runs go without it", name, shortened(part))
     return list(kept.values())
 
 
@@ -235,22 +238,21 @@ def swept_settings(runs: Iterable[Run]) -> list[str]:
     return [name for name in names if name in found and name != "seed"]
 
 
-def _runs_of(cells: Sequence[Cell]) -> list[Run]:
+def _runs_of(cells: Sequence[Cell], swept: Sequence[str]) -> list[Run]:
     """Return the runs of a grid; runs of equal names get their differing settings into them."""
-    runs = [_named(cell) for cell in cells]
+    runs = [_named(cell, swept) for cell in cells]
     sharing: dict[Path, list[Config]] = {}
     for run in runs:
         sharing.setdefault(run.folder, []).append(run.config)
     apart = {folder: _differing(*configs) for folder, configs in sharing.items()}
-    return [_named(cell, apart[run.folder]) for cell, run in zip(cells, runs, strict=True)]
+    return [_named(cell, swept, apart[run.folder]) for cell, run in zip(cells, runs, strict=True)]
 
 
-def _named(cell: Cell, differing: Iterable[str] = ()) -> Run:
+def _named(cell: Cell, swept: Sequence[str], differing: Iterable[str] = ()) -> Run:
     config, names, overrides = cell
     values = [f"{name}={getattr(config, name)}" for name in differing]
-    return Run(
-        config, run_folder.default_run_id([*names, *values, *overrides], config.seed).lstrip(".-")
-    )
+    first = [*names, *differing, *swept]
+    return Run(config, run_folder.default_run_id([*names, *values, *overrides], config.seed, first))
 
 
 def _listed(text: str) -> list[str]:
@@ -277,8 +279,8 @@ def _check_distinct(runs: Iterable[Run]) -> None:
         if other is not run:
             names = ", ".join(_differing(run.config, other.config))
             problems.append(
-                f"{run.folder}: two runs of this name differ in {names}, too long for a name. "
-                "Give the settings files different names"
+                f"{run.folder}: two runs of this name differ in {names}, by signs that no name "
+                "may have. Give the settings files different names"
             )
     raise_any(problems)
 

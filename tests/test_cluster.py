@@ -1,7 +1,9 @@
-"""Attempts of a small program instead of main.py: by themselves, and as Ray tasks."""
+"""Attempts of a small program instead of main.py: by themselves, as Ray tasks, and by Slurm."""
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -127,3 +129,65 @@ def test_attempts_are_carried_out_and_asked_to_save(in_empty_folder, monkeypatch
 def test_a_cluster_that_is_not_there_gets_one_line():
     with pytest.raises(UserError, match="Ray cannot be reached"), ray_pool("auto", 1, 0):
         pass
+
+
+SLURM_SCRIPT = Path(__file__).resolve().parent.parent / "docs/slurm/array.sbatch"
+# In the place of main.py: a run that is finished at its second call, or at once for `--quick`.
+SHORT_RUN = """
+import json, pathlib, sys
+words = sys.argv[1:]
+given = dict(zip(words[::2], words[1::2]))
+folder = pathlib.Path(given.get("--resume") or f"experiments/M/E-v0/{given['--run-id']}")
+folder.mkdir(parents=True, exist_ok=True)
+is_over = "--resume" in given or "--quick" in given
+(folder / "run.json").write_text(json.dumps({"finished": "now"} if is_over else {}, indent=2))
+with open("calls", "a") as file:
+    print(*words, file=file)
+"""
+
+
+def submit(*arguments, indices):
+    """Run the script for each index of an array; return the program's calls and the last result."""
+    Path("calls").write_text("")
+    for index in indices:
+        slurm = {"SLURM_ARRAY_TASK_ID": str(index), "SLURM_CPUS_PER_TASK": "1"}
+        command = ["bash", str(SLURM_SCRIPT), *arguments]
+        ended = subprocess.run(command, env=os.environ | slurm, capture_output=True, text=True)
+    return Path("calls").read_text().splitlines(), ended
+
+
+@pytest.fixture
+def cluster(in_empty_folder):
+    Path("main.py").write_text(SHORT_RUN)
+    activate = Path(".venv/bin/activate")
+    activate.parent.mkdir(parents=True)
+    activate.write_text(f"export PATH={Path(sys.executable).parent}:$PATH")
+
+
+def test_one_array_trains_agents_and_seeds_and_again_only_what_is_missing(cluster):
+    files = ["a.json", "b/config.json"]
+    more = ["--quick", "1"]
+    calls, _ = submit("maze", *files, *more, indices=[1])
+    assert calls == ["--config b/config.json --quick 1 --seed 0 --run-id maze_b_seed=0"]
+    calls, _ = submit("maze", *files, indices=range(4))
+    begun = [("a.json", 0, "a"), ("a.json", 1, "a"), ("b/config.json", 1, "b")]
+    assert calls == [
+        f"--config {file} --seed {seed} --run-id maze_{agent}_seed={seed}"
+        for file, seed, agent in sorted(begun, key=lambda each: each[1:])
+    ]
+    calls, _ = submit("maze", *files, indices=range(4))
+    names = ("maze_a_seed=0", "maze_a_seed=1", "maze_b_seed=1")
+    assert calls == [f"--resume experiments/M/E-v0/{name}" for name in names]
+    calls, ended = submit("maze", *files, indices=range(4))
+    assert calls == []
+    assert (ended.returncode, ended.stdout) == (0, "experiments/M/E-v0/maze_b_seed=1 is finished\n")
+    calls, _ = submit("other", "--var", "model=CNN", indices=[1])
+    assert calls == ["--var model=CNN --seed 1 --run-id other_seed=1"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["a.json"], ["--var"], ["x", "a.json", "b/a.json"]])
+def test_an_array_without_a_name_or_with_two_of_one_name_trains_nothing(arguments, cluster):
+    calls, ended = submit(*arguments, indices=[0])
+    assert calls == []
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1

@@ -38,12 +38,17 @@ def test_a_folder_is_named_by_what_tells_the_run_apart(tmp_path):
     assert runs[0].folder == Path("experiments/HELM/MiniGrid-KeyCorridorS3R1-v0", runs[0].run_id)
 
 
-def test_a_setting_goes_to_the_models_that_read_it(caplog):
+def test_a_setting_goes_to_the_models_and_environments_that_read_it(caplog):
     runs = make_grid([], {"model": ["CNN-PPO", "SHELM"], "topk": ["1", "2"], "seed": ["0", "1"]})
     names = [run.run_id for run in runs if run.config.seed == 1]
     assert names == ["seed=1", "topk=1_seed=1", "topk=2_seed=1"]
     assert len(runs) == 6
-    assert caplog.messages == ["topk is not read by CNN-PPO, which is trained without it"]
+    (line,) = caplog.messages
+    assert line.startswith("topk is not read by CNN-PPO,")
+    caplog.clear()
+    make_grid([], {"model": ["LSTM"], "env": ["TMazePassive-v0", "CartPole-v1"], "length": ["9"]})
+    (line,) = caplog.messages
+    assert line.startswith("length is not read by CartPole-v1,")
 
 
 def test_runs_of_settings_files_of_one_name_are_named_by_what_differs(tmp_path):
@@ -55,11 +60,26 @@ def test_runs_of_settings_files_of_one_name_are_named_by_what_differs(tmp_path):
 
 
 def test_two_different_runs_do_not_share_a_folder(tmp_path):
-    alike = [("x", "x" * 200), ("y", "y" + "x" * 200)]
+    alike = [("x", "a/b"), ("y", "a b")]
     paths = {tmp_path / place / "a.json": name for place, name in alike}
     files = [settings_file(path, model="SHELM", embeddings=paths[path]) for path in paths]
-    with pytest.raises(UserError, match=r"differ in embeddings, too long for a name\. Give the"):
+    with pytest.raises(UserError, match=r"differ in embeddings, .* Give the settings files"):
         make_grid(files, {})
+
+
+def test_a_long_name_begins_with_what_differs_and_ends_in_the_seed(tmp_path):
+    given = {"n_steps": ["500000"], "n_envs": ["16"], "n_rollout_steps": ["128"]}
+    given |= {"memory_width": ["64"], "memory_layers": ["1"], "ent_coef": ["0.01"]}
+    given |= {"vf_coef": ["0.5"], "gae_lambda": ["0.95"], "clip_range": ["0.2"]}
+    lists = {"model": ["LSTM"], **given, "gamma": ["0.9", "0.99"], "seed": ["0", "1"]}
+    names = [run.run_id for run in make_grid([], lists, "long")]
+    assert len({*names}) == 4
+    for name, gamma, seed in zip(names, ("0.9", "0.99") * 2, "0011", strict=True):
+        assert name.startswith(f"long_gamma={gamma}_n_steps=500000_")
+        assert len(name) <= 120
+        for text in (f"{key}={value}_" for key, values in lists.items() for value in values):
+            name = name.replace(text, "")
+        assert re.fullmatch(f"long_[0-9a-f]{{8}}_seed={seed}", name)  # no setting is cut
 
 
 UNREAD = [f"topk={n}: topk is read by SHELM, and this is CNN-PPO" for n in "12"]

@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +46,53 @@ def example(monkeypatch):
 @pytest.fixture
 def recall(example):
     return example("train_on_my_env").RecallColour
+
+
+SCRIPTS = {  # what stands in a script behind its imports; the line that is refused
+    "work()": 2,
+    "def begin():\n    work()\nbegin()": 4,
+    'if __name__ == "__main__":\n    pass\nwork()': 4,
+    'if __name__ == "__main__":\n    work()': None,
+    'def begin():\n    work()\nif __name__ == "__main__" and True:\n    begin()': None,
+}
+
+
+def script_ended(*words, text=None):
+    """Run Python in the current folder, where our packages are found."""
+    path = {"PYTHONPATH": f"{EXAMPLES.parent}:."}
+    command = [sys.executable, *words]
+    return subprocess.run(
+        command, input=text, env=os.environ | path, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_that_a_process_would_run_again_is_refused(script, in_empty_folder):
+    text = f"from utils.user_modules import refuse_unguarded_script as work\n{script}\n"
+    Path("script.py").write_text(text)
+    for words in (["script.py"], ["-m", "script"]):
+        ended, line = script_ended(*words), SCRIPTS[script]
+        assert ended.returncode == (0 if line is None else 1)
+        assert line is None or f"script.py, line {line}: " in ended.stderr.splitlines()[-1]
+        assert line is None or ended.stderr.endswith('if __name__ == "__main__":\n')
+    Path("package").mkdir()
+    Path("script.py").rename("package/__main__.py")  # processes import none of these
+    for words in (["-m", "package"], ["-c", text], ["-"]):
+        assert script_ended(*words, text=text).stderr == ""
+
+
+@pytest.mark.slow
+def test_no_process_of_an_unguarded_script_starts(in_empty_folder):
+    settings = TINY | {"env": "CartPole-v1", "env_processes": True}
+    text = f"import helm\nprint(helm.train({settings}, run_id='a'))\n"
+    Path("script.py").write_text(text)
+    ended = script_ended("script.py")
+    assert "UserError: " in ended.stderr.splitlines()[-1]
+    assert ended.stderr.count("Traceback") == 1
+    assert {path.name for path in in_empty_folder.iterdir()} == {"script.py"}
+    guarded = text.replace("print", "if __name__ == '__main__':\n    print")
+    Path("script.py").write_text(guarded)
+    assert script_ended("script.py").returncode == 0
 
 
 @pytest.mark.slow

@@ -22,7 +22,9 @@ def prepare(*more, clip=None, language_model=TRANSFORMER_XL):
 def test_a_run_follows_the_file_that_was_prepared_for_it(in_empty_folder, capsys):
     assert prepare() == 0
     path = Path("data/tiny-vit_transfo_xl_k1_minigrid.npz")
-    assert f"{path} is written" in capsys.readouterr().out
+    out, errors = capsys.readouterr()
+    assert f"{path} is written" in out
+    assert "\r" not in errors  # which is no terminal
     settings = PPO | tiny_settings("SHELM") | {"model": "SHELM", "embeddings": path}
     settings |= {"env": "MiniGrid-Empty-5x5-v0"}
     assert main_program.main(words_of(settings)) == 0

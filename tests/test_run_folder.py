@@ -27,6 +27,13 @@ def test_a_default_run_id_is_one_harmless_folder_name(texts):
     assert run_id.isascii()
     assert run_id.isprintable()
     assert len(run_id) <= 120
+    assert run_id.endswith("seed=0")
+
+
+def test_long_lists_that_differ_anywhere_have_different_names():
+    long = [f"setting_{n}={n}" for n in range(20)]
+    lists = [[*long[:n], "other=1", *long[n:]] for n in range(21)] + [long, ["x=" + "y" * 200]]
+    assert len({run_folder.default_run_id(texts, 7) for texts in lists}) == len(lists)
 
 
 def test_runs_begun_in_the_same_instant_are_numbered(in_empty_folder, monkeypatch):

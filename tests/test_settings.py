@@ -14,13 +14,22 @@ from hypothesis import strategies as st
 
 import models
 from models import agent_class
+from tests.bad_inputs.harness import in_one_line
 from tests.bad_inputs.test_fuzz import odd_values
 from tests.echo import EchoSettings
 from trainers.build import LEARNERS
 from trainers.ppo import PPO, PpoSettings
 from utils import settings
 from utils.errors import UserError
-from utils.given_settings import config_from_dict, default_settings, describe_settings, load_config
+from utils.given_settings import (
+    ELSEWHERE,
+    config_from_dict,
+    default_settings,
+    describe_settings,
+    load_config,
+    options_as_settings,
+    with_env_settings,
+)
 
 
 def settings_file(folder, **values):
@@ -131,11 +140,46 @@ def test_a_setting_that_nothing_chosen_reads_is_refused_with_its_readers(texts):
     assert UNREAD[texts] in line
 
 
+def test_a_settings_name_elsewhere_and_an_algorithm_as_a_model_are_hinted_at():
+    known = settings.all_settings().keys()
+    assert set(ELSEWHERE.values()) <= known
+    assert not ELSEWHERE.keys() & known
+    for text, hint in {"lr=1": "'learning_rate'", "total_timesteps=9": "'n_steps'"}.items():
+        with in_one_line(f"Did you mean {hint}"):
+            load_config(overrides=[text])
+    with in_one_line("Did you mean algorithm=DQN"):
+        agent_class("DQN")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--model LSTM --env X", "--var model=LSTM --var env=X"),
+        ("--learning-rate=3e-4 --lr 1", "--var learning_rate=3e-4 --var learning_rate=1"),
+        ("--seeds 3", "python sweep.py --seeds"),
+        ("LSTM", "--var KEY=VALUE"),
+        ("--wandb", "--var wandb=VALUE"),
+    ],
+)
+def test_options_are_turned_into_settings(words, told):
+    assert told in options_as_settings(words.split())
+
+
+def test_an_evaluations_arguments_of_the_environment_are_merged_with_the_runs():
+    stored = load_config(overrides=["env=CartPole-v1", "model=CNN", 'env_args={"a": 1, "b": 2}'])
+    merged = with_env_settings(stored, ['env_args={"b": 3, "c": 4}'])
+    assert merged.env_args == {"a": 1, "b": 3, "c": 4}
+
+
 def test_another_model_leaves_out_what_the_files_own_reads_and_says_so(tmp_path, caplog):
     path = settings_file(tmp_path, model="SHELM", topk=2, n_envs=4)
     config = load_config(path, ["model=CNN-PPO"])
     assert (config.model, config.n_envs) == ("CNN-PPO", 4)
     assert caplog.messages == ["CNN-PPO does not read topk of the file"]
+    caplog.clear()
+    load_config(settings_file(tmp_path, env="TMazePassive-v0", length=9), ["env=CartPole-v1"])
+    assert caplog.messages == ["CartPole-v1 does not read length of the file"]
+    path = settings_file(tmp_path, model="SHELM", topk=2, n_envs=4)
     mixed = settings_file(tmp_path, model="CNN-PPO", topk=2)
     for file, words in ((path, ["model=CNN-PPO", "topk=3"]), (mixed, [])):
         with pytest.raises(UserError, match="topk is read by SHELM, and this is CNN-PPO"):

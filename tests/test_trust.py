@@ -235,6 +235,9 @@ def test_nothing_that_a_received_run_names_acts(part, received, capsys):
         if changes and not learning_alone:
             assert eval_program.main(["--ckpt-path", str(received / LAST)]) == 2, changes
             assert analysis.main(["attention", str(received)]) == 2
+            if "env_args" in changes:  # of which a part is given anew
+                more = ["--ckpt-path", str(received / LAST), '--var=env_args={"other": 1}']
+                assert "Add --trust" in refused(capsys, "eval", more)[0]
             with pytest.raises(UserError):
                 helm.load(received)
         capsys.readouterr()

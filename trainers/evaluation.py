@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -301,10 +301,17 @@ def played_config(
         parts = SUGGESTERS.find(changes["suggester"]).reads
         goals |= {field.name for part in parts for field in fields(part)}
     config = with_env_settings(stored, overrides, places, goals)
+    # Of an object that was merged with the stored one a part may still be the run's.
+    now = asdict(config)
+    merged = {
+        name
+        for name, value in asdict(stored).items()
+        if isinstance(value, dict) and any(now[name][key] == value[key] for key in value)
+    }
     # Learning alone reads these two.
     learning: dict[str, Any] = {"wandb": False, "guide": None}
     config = replace(as_played(config, changes), **learning)
-    check_outside(config, checkpoint["config"], path, trust, changes)
+    check_outside(config, checkpoint["config"], path, trust, changes.keys() - merged)
     return config
 
 

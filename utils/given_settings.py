@@ -8,6 +8,7 @@ import dataclasses
 import json
 import logging
 import os
+import shlex
 import textwrap
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -51,6 +52,25 @@ RENAMED = {
     "updates_per_step": "replay_ratio",
     "warmup_steps": "learning_starts",
 }
+# Names that other programs give to settings.
+ELSEWHERE = {
+    "algo": "algorithm",
+    "buffer_size": "replay_capacity",
+    "clip_coef": "clip_range",
+    "discount": "gamma",
+    "entropy_coef": "ent_coef",
+    "env_id": "env",
+    "hidden_size": "memory_width",
+    "lr": "learning_rate",
+    "num_envs": "n_envs",
+    "num_layers": "memory_layers",
+    "num_minibatches": "n_batches",
+    "num_steps": "n_rollout_steps",
+    "timesteps": "n_steps",
+    "total_steps": "n_steps",
+    "total_timesteps": "n_steps",
+    "update_epochs": "n_epochs",
+}
 MOST_BYTES = 2**24  # of a settings file
 MOST_DIGITS, MOST_NESTED = 300, 100  # a float holds a number of 300 digits
 MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
@@ -87,6 +107,22 @@ def present_text(text: str) -> str:
     name, equals, value = text.partition("=")
     one = override(f"--var {shortened(text)}", name, value)
     return f"{one.name}{equals}{one.value}"
+
+
+def options_as_settings(words: Iterable[str]) -> str:
+    """Return what to type in the place of options that no program has, such as --model LSTM."""
+    found: list[list[str]] = []
+    for word in words:
+        if word.startswith("--"):
+            name, *value = word.lstrip("-").split("=", 1)
+            name = name.replace("-", "_")
+            found.append([ELSEWHERE.get(name, name), *value])
+        elif found:
+            found[-1].append(word)
+    if "seeds" in [name for name, *_ in found]:
+        return "A run has one seed, --seed N. Several runs: python sweep.py --seeds N"
+    texts = [f"{name}={' '.join(value) or 'VALUE'}" for name, *value in found] or ["KEY=VALUE"]
+    return f"Settings are given by {' '.join(f'--var {shlex.quote(text)}' for text in texts)}"
 
 
 def present_settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +194,7 @@ def with_env_settings(
 
     Args:
         config: The settings.
-        overrides: The texts.
+        overrides: The texts; an object is merged with the stored one.
         places: Settings that may be changed as well: paths of pretrained parts.
         goals: And these, which name goals in the environment.
 
@@ -177,6 +213,9 @@ def with_env_settings(
     ]
     changes = _good([each for each in given if each not in others], chosen, problems)
     raise_any(problems)
+    for name, value in changes.items():
+        if isinstance(value, dict):  # arguments of the environment: those not named stay
+            changes[name] = {**chosen[name], **value}
     return dataclasses.replace(config, **changes)
 
 
@@ -275,7 +314,9 @@ def _good(
             problems.append(f"{each.source}: {error}")
     for each in unknown[:MOST_UNKNOWN]:
         text = shortened(str(each.name))
-        problems.append(f"{each.source}: unknown key '{text}'.{did_you_mean(text, declarations)}")
+        known_as = ELSEWHERE.get(text)
+        hint = f" Did you mean '{known_as}'?" if known_as else did_you_mean(text, declarations)
+        problems.append(f"{each.source}: unknown key '{text}'.{hint}")
     if len(unknown) > MOST_UNKNOWN:
         problems.append(f"{each.source}: {len(unknown) - MOST_UNKNOWN:,} more unknown keys")
     return good
@@ -314,10 +355,12 @@ def _unread_of_file(given: Sequence[Override], values: Mapping[str, Any]) -> lis
     read = settings_index(values).read_by(values)
     left_out = [name for name in in_file if name in values and name not in read]
     unread = _unread(given, values, {**values, **in_file})
-    if left_out and not unread:
-        log.warning(
-            "%s does not read %s of the file", shortened(values["model"]), ", ".join(left_out)
-        )
+    parts: dict[str, list[str]] = {}  # the model, the environment, ...
+    for name in left_out if not unread else ():
+        part = str(values[settings_index(values).choice(name)])
+        parts.setdefault(part, []).append(name)
+    for part, names in parts.items():
+        log.warning("%s does not read %s of the file", shortened(part), ", ".join(names))
     return unread
 
 

@@ -87,11 +87,25 @@ GIB = 2**30
 log = logging.getLogger(__name__)
 
 
-def default_run_id(overrides: Iterable[str], seed: int) -> str:
+def default_run_id(overrides: Iterable[str], seed: int, first: Collection[str] = ()) -> str:
+    """Return the settings and the seed as a folder's name.
+
+    Too many of them are told apart by a hash: those named in `first` stand before it, then as many
+    of the others as there is room for.
+    """
     parts = [text for text in overrides if not text.startswith(("seed=", "model=", "env="))]
-    name = "_".join([*parts, f"seed={seed}"])
-    # The end is kept: it has the seed, which tells most runs apart.
-    return re.sub(r"[^A-Za-z0-9=.+_-]+", "-", name).strip(".-")[-LONGEST_NAME:]
+    name = _joined(*parts, f"seed={seed}")
+    if len(name) <= LONGEST_NAME:
+        return name
+    end = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8], f"seed={seed}"
+    kept: list[str] = []
+    for part in sorted(parts, key=lambda part: part.partition("=")[0] not in first):
+        kept += [part] * (len(_joined(*kept, part, *end)) <= LONGEST_NAME)
+    return _joined(*kept, *end)
+
+
+def _joined(*parts: str) -> str:
+    return re.sub(r"[^A-Za-z0-9=.+_-]+", "-", "_".join(parts)).strip(".-")
 
 
 def create_run_folder(

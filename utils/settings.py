@@ -286,9 +286,12 @@ class Registry:
         key = self.known_as(name)
         if key is None:
             names = (*self.places, *self.aliases)
+            kinds = [
+                each.setting for each in installed().registries.values() if name in each.places
+            ]
+            hint = f" Did you mean {kinds[0]}={name}?" if kinds else did_you_mean(name, names)
             raise UserError(
-                f"{self.setting}: unknown {self.title} '{name}', known: {', '.join(names)}."
-                f"{did_you_mean(name, names)}"
+                f"{self.setting}: unknown {self.title} '{name}', known: {', '.join(names)}.{hint}"
             )
         return pkgutil.resolve_name(self.places[key])
 
@@ -420,9 +423,13 @@ class SettingsIndex(NamedTuple):
             found |= set().union(*([parts[chosen]] if chosen in parts else parts.values()))
         return found
 
-    def refusal(self, name: str, values: Mapping[str, Any]) -> str:
+    def choice(self, name: str) -> str:
+        """Return the setting that chooses among the parts that read a setting."""
         readers = self.readers(name)
-        key = next(key for key, parts in self.by_choice.items() if readers[0] in parts)
+        return next(key for key, parts in self.by_choice.items() if readers[0] in parts)
+
+    def refusal(self, name: str, values: Mapping[str, Any]) -> str:
+        readers, key = self.readers(name), self.choice(name)
         this = f"{key} is null" if values[key] is None else f"this is {shortened(values[key])}"
         listed = " and ".join(filter(None, (", ".join(readers[:-1]), readers[-1])))
         return f"{name} is read by {listed}, and {this}"

@@ -8,6 +8,7 @@ there, and lend the user's names that they lack: `envs.corridor` comes from the 
 `from utils import mean` from the user's utils.py.
 """
 
+import ast
 import hashlib
 import importlib
 import logging
@@ -18,7 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import distribution, packages_distributions
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, TypeGuard
 
 from utils.errors import ENDINGS, ROOT, UserError, shortened, told
@@ -95,6 +96,36 @@ def telling(config: Any) -> Iterator[None]:
         )
         hint = missing if isinstance(e, AttributeError) else ""
         raise UserError(f"{', '.join(own)} raised {told(e)}{hint}") from e
+
+
+def refuse_unguarded_script() -> None:
+    """Raise UserError where a process of its own would run the line that is running again.
+
+    Such a process imports the program's script, all but what stands under a test of __name__.
+    """
+    script = vars(sys.modules["__main__"])
+    file, spec = script.get("__file__"), script.get("__spec__")
+    # Not imported are a notebook, `python -c` and the __main__.py of a package.
+    if file is None or (spec is not None and spec.name.endswith("__main__")):
+        return
+    frame: FrameType | None = sys._getframe()
+    while frame and (frame.f_globals is not script or frame.f_code.co_name != "<module>"):
+        frame = frame.f_back
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    guards = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.If) and "id='__name__'" in ast.dump(each.test)
+    ]
+    line = frame.f_lineno if frame else 0
+    if line and not any(each.lineno <= line <= (each.end_lineno or 0) for each in guards):
+        raise UserError(
+            f"{file}, line {line}: processes of environments import this script, and would run "
+            'this line again. Put it under: if __name__ == "__main__":'
+        )
 
 
 def advice(error: BaseException) -> str:

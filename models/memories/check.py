@@ -23,13 +23,14 @@ TEXTS = ("a red key", "an open door", "a grey wall", "a ball")
 
 
 class Finding(NamedTuple):
-    is_right: bool
+    is_right: bool | None  # None: nothing could be measured, and `note` says why
     shown: str  # the largest difference, or another figure
     allowed: str
     note: str = ""
 
 
-NOT_ASKED = Finding(True, "-", "-")
+def not_tested(reason: str) -> Finding:
+    return Finding(None, "-", "-", reason)
 
 
 class Subject:
@@ -56,20 +57,33 @@ class Subject:
     def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Any]:
         """Return the output [N, D] of a step, and all that learning needs of it."""
         context = self.module.context(state, is_first)
-        output = self._checked("step", self.module.step(x, state, is_first, advance), x)
+        read = lambda *shown: self.module.step(shown[0], state, shown[1], advance)  # noqa: E731
+        output = self._checked("step", read, x, is_first)
         # The rollout copies a context after the step, which must not have changed it.
         return output.clone(), context.clone()
 
     def learn(self, x: Tensor, is_first: Tensor, kept: list[Any]) -> Tensor:
         """Return the outputs of sequences, with gradients.  [T, N, D]"""
-        return self._checked("unroll", self.module.unroll(x, is_first, kept[0]), x)
+        return self._checked("unroll", self.module.unroll, x, is_first, kept[0])
 
-    def _checked(self, name: str, found: Any, x: Tensor) -> Tensor:
+    def refresh(self, x: Tensor, is_first: Tensor, kept: list[Any], state: Memory) -> None:
+        self.module.refresh(x, is_first, kept[0], state)
+
+    def stored(self, kept: Any) -> Tensor:
+        """Return the context among all that a step keeps.  [N, ...]"""
+        return cast(Tensor, kept)
+
+    def _checked(self, name: str, read: Callable[..., Any], x: Tensor, *more: Tensor) -> Tensor:
+        given = x, *more
+        before = [each.clone() for each in given]
+        found = read(*given)
+        if not all(map(torch.equal, given, before)):
+            raise UserError(f"{name} changes its arguments in place. Make new tensors of them")
         wanted = f"{x.dtype} {[*x.shape[:-1], self.module.width]}"
         is_tensor = isinstance(found, Tensor)
-        given = f"{found.dtype} {list(found.shape)}" if is_tensor else type(found).__name__
-        if given != wanted:
-            raise UserError(f"{name} returns {given}. By its `width` it must return {wanted}")
+        returned = f"{found.dtype} {list(found.shape)}" if is_tensor else type(found).__name__
+        if returned != wanted:
+            raise UserError(f"{name} returns {returned}. By its `width` it must return {wanted}")
         return cast(Tensor, found)
 
     @torch.no_grad()
@@ -145,6 +159,13 @@ class AgentSubject(Subject):
         found = self.module.evaluate(batch)
         return torch.stack((found.log_probs, found.values), -1).view(*x.T.shape, 2).transpose(0, 1)
 
+    def refresh(self, x: Tensor, is_first: Tensor, kept: list[Any], state: Memory) -> None:
+        contexts = torch.stack([step.context for step in kept])
+        self.module.refresh(self.seen.map(lambda kind: kind[x]), is_first, contexts, state)
+
+    def stored(self, kept: Any) -> Tensor:
+        return cast(Tensor, kept.context)
+
 
 def compared(*pairs: tuple[Tensor, Tensor], most: float = CLOSE) -> Finding:
     """Return the largest difference in pairs of outputs, as a share of the largest output."""
@@ -173,6 +194,34 @@ def a_reset_equals_a_fresh_start(of: Subject) -> Finding:
     return compared(*((each[t, env], fresh[t - env, env]) for each in found))
 
 
+def stored_contexts_stay_as_they_are(of: Subject) -> Finding:
+    """`step` changes in place what `context` returned, and that is stored after the step: bind a
+    new tensor, as in `state.state = after`."""
+    state, changed = of.initial(), 0
+    of.module.eval()
+    # Where an episode begins, `context` returns zeros of its own: after the first step none does.
+    for t, now in enumerate(of.x):
+        begins = torch.full((N,), t == 0)
+        looked, acted = (of.act(now, begins, state, advance)[1] for advance in (False, True))
+        if not of.stored(acted).numel():
+            return not_tested("it stores nothing of a step")
+        changed += not torch.equal(of.stored(acted), of.stored(looked))
+    return Finding(not changed, f"{changed} of {N} steps", "0")
+
+
+def a_refreshed_state_goes_on_as_it_learns(of: Subject) -> Finding:
+    """After `refresh` from the last `n_context` steps, `step` and `unroll` return other numbers."""
+    n_known = min(of.module.n_context, HALF)
+    if not n_known:
+        return not_tested("`n_context` is 0, nothing calls `refresh`")
+    first, state = HALF - n_known, of.initial()
+    _, kept = of.play(of.x[:HALF], of.is_first[:HALF], state)
+    of.refresh(of.x[first:HALF], of.is_first[first:HALF], kept[first:], state)
+    acted, later = of.play(of.x[HALF:], of.is_first[HALF:], state)
+    learned = of.learn(of.x[first:], of.is_first[first:], [*kept, *later][first:])
+    return compared((learned[n_known:], acted))
+
+
 def no_environment_reads_its_neighbour(of: Subject) -> Finding:
     """An environment's outputs change with what another one sees, or with its starts."""
     x, begins = of.x.clone(), of.is_first.clone()
@@ -198,26 +247,44 @@ def evaluation_acts_as_training_does(of: Subject) -> Finding:
         learned = [of.learn(of.x, of.is_first, kept) for _ in range(2)]
         pairs.append((learned[0], acted))
     # Dropout draws other numbers each time, and makes the two differ by right.
-    return compared(*pairs) if torch.equal(*learned) else NOT_ASKED
+    if not torch.equal(*learned):
+        return not_tested("in training it draws at random: set its dropout to 0 for this check")
+    return compared(*pairs)
 
 
 def saved_equals_loaded(of: Subject) -> Finding:
-    """In the middle of an episode, `load_state_dict(state_dict())` or `copy()` loses something."""
+    """In the middle of an episode, `load_state_dict(state_dict())` or `copy()` loses something, or
+    two states share a tensor."""
+    expected, _ = of.play(of.x, of.is_first)
     state, loaded = of.initial(), of.initial()
     of.play(of.x[:HALF], of.is_first[:HALF], state)
-    of.play(of.x.flip(0), of.is_first, loaded)  # its earlier content must not matter
-    loaded.load_state_dict(state.state_dict())
+    of.play(of.x.flip(0), of.is_first, loaded)  # neither its content nor its steps must matter
     states = state, state.copy(), loaded
-    expected, *found = (of.play(of.x[HALF:], of.is_first[HALF:], each)[0] for each in states)
-    return compared(*((each, expected) for each in found), most=0)
+    loaded.load_state_dict(state.state_dict())
+    found = (of.play(of.x[HALF:], of.is_first[HALF:], each)[0] for each in states)
+    return compared(*((each, expected[HALF:]) for each in found), most=0)
+
+
+def a_state_lies_where_its_network_does(of: Subject) -> Finding:
+    """`initial` makes tensors elsewhere, so that no GPU can be used: give `device=self.device`."""
+    if isinstance(of, AgentSubject):
+        return not_tested("asked of a memory alone")
+    try:  # a device without memory and numbers stands for a GPU
+        state = copy.deepcopy(of.module).to("meta").initial(N).state_dict()
+    except (NotImplementedError, RuntimeError):
+        return not_tested("`initial` or `state_dict` reads a number")
+    wrong = [name for name, part in state.items() if part.ndim and not part.is_meta]
+    return Finding(not wrong, str(len(wrong)), "0", ", ".join(wrong))
 
 
 def the_gradient_reaches_earlier_steps(of: Subject) -> Finding:
     """The last output has no gradient at earlier steps: `unroll` cuts it, nothing is learned."""
     x, begins = of.x.clone(), torch.zeros(N, N, dtype=torch.bool)
     _, kept = of.play(x, begins)
-    if isinstance(of, AgentSubject) or not kept[0].numel():  # it keeps nothing of a step
-        return NOT_ASKED
+    if isinstance(of, AgentSubject):
+        return not_tested("asked of a memory alone")
+    if not kept[0].numel():
+        return not_tested("it stores nothing of a step")
     last = of.learn(x.requires_grad_(), begins, kept)[-1]
     norms = gradient_lengths((last * torch.randn_like(last)).sum(), [x]).mean(1).flip(0)
     shares = norms / norms.sum().clamp(min=1e-30)
@@ -232,7 +299,7 @@ def trained_parts_move_and_frozen_ones_do_not(of: Subject) -> Finding:
     trained = [part for part in parts.values() if part.requires_grad]
     before = {name: part.detach().clone() for name, part in parts.items()}
     if not trained:
-        return NOT_ASKED
+        return not_tested("no parameter is trained")
     _, kept = of.play(of.x, of.is_first)
     loss = of.learn(of.x, of.is_first, kept).square().mean()
     (loss + sum(0 * part.sum() for part in trained)).backward()
@@ -245,18 +312,25 @@ Check = Callable[[Subject], Finding]
 CHECKS: tuple[Check, ...] = (
     acting_equals_learning,
     a_reset_equals_a_fresh_start,
+    stored_contexts_stay_as_they_are,
+    a_refreshed_state_goes_on_as_it_learns,
     no_environment_reads_its_neighbour,
     padding_and_order_do_not_matter,
     evaluation_acts_as_training_does,
     saved_equals_loaded,
+    a_state_lies_where_its_network_does,
     the_gradient_reaches_earlier_steps,
     trained_parts_move_and_frozen_ones_do_not,
 )
-QUICK = CHECKS[:2]
+QUICK = CHECKS[:4]
 
 
 def title(check: Check) -> str:
     return check.__name__.replace("_", " ")
+
+
+def told_of(check: Check) -> str:
+    return " ".join(str(check.__doc__).split())
 
 
 def examine(
@@ -293,8 +367,8 @@ def refuse_broken(agent: Agent, name: str) -> None:
         if not isinstance(memory, TrainedMemory) or memory.__module__.startswith("models."):
             continue
         for check, finding in examine(memory, QUICK).items():
-            if not finding.is_right:
+            if finding.is_right is False:
                 raise UserError(
-                    f"model: {type(memory).__name__} fails '{title(check)}' by {finding.shown} of "
-                    f"its largest output. {check.__doc__} See python -m analysis check {name}"
+                    f"model: {type(memory).__name__} fails '{title(check)}': {finding.shown}, at "
+                    f"most {finding.allowed}. {told_of(check)} See python -m analysis check {name}"
                 )

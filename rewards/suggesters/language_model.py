@@ -208,7 +208,7 @@ class PromptedSuggester(Suggester):
             desc="new scenes",
             unit="scene",
             leave=False,
-            disable=self.wait != FOR_ANSWERS,
+            disable=None if self.wait == FOR_ANSWERS else True,
         )
 
     def metrics(self) -> dict[str, float]:
