@@ -199,8 +199,8 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         key = (point[0], point[1].name, *own) if unread else len(kept)
         kept.setdefault(key, (*point[:2], *own))
         # The environment or the algorithm may be what does not read it, not the model.
-        chosen = settings_index(values).choice
-        left_out |= dict.fromkeys((name, str(values[chosen(name)])) for name in unread)
+        index = settings_index(values)
+        left_out |= dict.fromkeys((name, str(values[index.choice(name)])) for name in unread)
     for name, part in left_out:
         log.warning("%s is not read by %s, whose runs go without it", name, shortened(part))
     return list(kept.values())
