@@ -265,7 +265,7 @@ def read_evaluation(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
     known = {"success_mean": int | float, **kinds} if "success_mean" in result else kinds
     is_whole = all(
         isinstance(value := result.get(name), kind)
-        and not (isinstance(value, float) and not abs(value) <= LARGEST)
+        and not (isinstance(value, int | float) and not abs(value) <= LARGEST)
         for name, kind in known.items()
     )
     changed = result["var"]

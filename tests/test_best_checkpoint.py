@@ -3,6 +3,7 @@
 import csv
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -135,11 +136,11 @@ def test_a_report_says_over_which_episodes_it_averages(n_episodes, mean, best, l
     run = run_of([1])
     run.seconds, run.best_return, run.collector.n_episodes = 2.0, best, n_episodes
     run.collector.episodes.append(Episode(mean, 5))
-    assert run.report("folder").splitlines()[1].strip() == f"mean return       {line}"
+    assert run.report(Path("folder")).splitlines()[1].strip() == f"mean return       {line}"
     run.evaluation = SimpleNamespace(latest=1.0)
-    greedy, exploring = run.report("folder").splitlines()[1:3]
+    greedy, exploring = run.report(Path("folder")).splitlines()[1:3]
     assert greedy.split() == ["greedy", "evaluation", "1.000"]
     assert exploring.endswith(", exploring")
-    assert "play it           python eval.py" in run.report("folder")
+    assert "play it           python eval.py" in run.report(Path("folder"))
     run.config = replace(run.config, save_ckpt=False)
-    assert "play it           not possible: save_ckpt=false keeps" in run.report("folder")
+    assert "play it           not possible: save_ckpt=false keeps" in run.report(Path("folder"))

@@ -121,8 +121,8 @@ def test_a_run_is_that_of_an_environment_that_copies(
 @pytest.mark.slow
 def test_a_value_beyond_a_time_limit_is_that_of_the_last_observation(in_empty_folder):
     settings = TINY | REPLAY | {"algorithm": "DQN", "model": "CNN", "n_steps": 3000, "gamma": 0.9}
-    settings |= {"learning_rate": 1e-3, "tau": 0.02, "batch_size": 32, "normalize_reward": False}
-    settings |= {"head_width": 32}
+    settings |= {"learning_rate": 1e-3, "tau": 0.05, "batch_size": 32, "normalize_reward": False}
+    settings |= {"head_width": 32, "replay_ratio": 1}
 
     def make():
         return Held(Toggle())

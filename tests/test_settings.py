@@ -77,7 +77,8 @@ def test_a_value_is_taken_as_its_settings_type_or_refused_by_its_name(name, valu
                 found = getattr(load_config(**given), name)
             except UserError as error:
                 told = error.lines
-            assert all(name in line for line in told)
+            # A file with a number of hundreds of digits is refused before its names are read.
+            assert all(name in line or "digits" in line for line in told)
             if told:
                 continue
             declaration = settings.all_settings()[name]

@@ -239,7 +239,11 @@ def test_nothing_that_a_received_run_names_acts(part, received, capsys):
             assert analysis.main(["attention", str(received)]) == 2
             if "env_args" in changes:  # of which a part is given anew
                 more = ["--ckpt-path", str(received / LAST), '--var=env_args={"other": 1}']
-                assert "Add --trust" in refused(capsys, "eval", more)[0]
+                (line,) = refused(capsys, "eval", more)
+                # A plain word names no place, and its constructor takes no such argument.
+                assert (
+                    "path" if changes["env_args"] == {"path": "evil"} else "Add --trust"
+                ) in line
             with pytest.raises(UserError):
                 helm.load(received)
         capsys.readouterr()
