@@ -252,7 +252,7 @@ def is_given_vector(name: str) -> bool:
 
 def make(config: any_gymnasium.ResetSettings, seed: int) -> VectorEnv:
     given_env = _given[config.env]
-    with any_gymnasium.streams_kept():
+    with any_gymnasium.streams_kept(), any_gymnasium.settings_kept(config.env):
         made = _made(given_env)
     try:
         _facts[config.env] = facts_of(given_env, made)
@@ -279,7 +279,8 @@ def make(config: any_gymnasium.ResetSettings, seed: int) -> VectorEnv:
 def _name_of(env: EnvLike) -> str:
     if isinstance(env, type):
         return f"{GIVEN}{env.__name__}"
-    made = _made(env)
+    with any_gymnasium.settings_kept(type(env).__name__):
+        made = _made(env)
     inner = getattr(made.unwrapped, "envs", [made])[0]
     if made is not env:
         made.close()

@@ -398,9 +398,8 @@ def _checksum(shown: Any, paid: Any, ends: bool) -> int:
 @contextmanager
 def _tried(name: str) -> Iterator[None]:
     """Tell the errors of an environment in one line; no random stream of this process moves."""
-    ours = TorchSettings.now()._replace(dtype=torch.float32, device=torch.device("cpu"))
     try:
-        with _no_warnings(), streams_kept():
+        with settings_kept(name), _no_warnings(), streams_kept():
             yield
     except EnvFault as error:
         raise UserError(f"env: '{name}': {error}") from error
@@ -410,7 +409,14 @@ def _tried(name: str) -> Iterator[None]:
         raise
     except BaseException as error:  # whatever its author did
         raise failure(name, error) from error
-    if changed := ours.put_back():  # where it was imported or made
+
+
+@contextmanager
+def settings_kept(name: str) -> Iterator[None]:
+    """Refuse an environment that sets something of torch's where it is imported or made."""
+    ours = TorchSettings.now()._replace(dtype=torch.float32, device=torch.device("cpu"))
+    yield
+    if changed := ours.put_back():
         raise UserError(f"env: '{name}' {changed}")
 
 

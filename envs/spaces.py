@@ -115,12 +115,16 @@ class Converted(gymnasium.Wrapper):
         found = self.env.step(self._action(action))
         observation, reward, terminated, truncated, info = _parts(found, "step()", STEP)
         if not isinstance(reward, NUMBERS) or not -EXACT <= reward <= EXACT:
+            if isinstance(reward, np.ndarray):
+                reward = reward[()]  # an array without dimensions is its number
             check_reward(reward, self._name)
         if not (isinstance(terminated, BOOLS) and isinstance(truncated, BOOLS)):
-            ends = truncated if isinstance(terminated, BOOLS) else terminated
-            raise EnvFault(
-                f"step() returns {ends!r:.100} for terminated or truncated. Return a bool"
-            )
+            for end in (terminated, truncated):
+                if _truth(end) is None:
+                    raise EnvFault(
+                        f"step() returns {end!r:.100} for terminated or truncated. Return a bool"
+                    )
+            terminated, truncated = bool(terminated), bool(truncated)
         is_over = bool(terminated or truncated)
         observation = self._converted(observation, info, "step()", is_over)
         self.info, told = info, {}
@@ -320,13 +324,20 @@ def success_key(info: Any) -> str | None:
 
 def _succeeded(value: Any, key: str) -> bool:
     """Return the success of an ended episode; EnvFault where it is neither a bool nor 0 or 1."""
-    array = np.asarray(value)
-    if array.shape or array.dtype.kind not in "biuf" or array not in (0, 1):
+    success = _truth(value)
+    if success is None:
         raise EnvFault(
             f'info["{key}"] is {shown(value)} where an episode ended. Give a bool, or 0 or 1; or '
             f'write metadata = {{"{HAS_SUCCESS}": False}}, and it is not read'
         )
-    return bool(array)
+    return success
+
+
+def _truth(value: Any) -> bool | None:
+    """Return a bool, or 0 or 1, of any scalar type as a bool, and None for anything else."""
+    array = np.asarray(value)
+    is_truth = not array.shape and array.dtype.kind in "biuf" and array in (0, 1)
+    return bool(array) if is_truth else None
 
 
 def _let_reset_in_same_step(env: VectorEnv) -> None:
@@ -473,8 +484,12 @@ def checker(space: spaces.Space, name: str) -> Callable[[Any, str], None]:
             if isinstance(part, dict) and isinstance(space, spaces.Dict):
                 odd = sorted(map(repr, part.keys() ^ inner.keys()))
                 kind += f", {', '.join(odd)} in one of them alone"
+            remedy = ""
+            if is_array and space.dtype not in (None, part.dtype) and part.shape == space.shape:
+                remedy = f". Return {space.dtype}, or give the space the dtype {part.dtype}"
             raise EnvFault(
                 f"{where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
+                f"{remedy}"
             )
         for each in kept:
             each.check(np.asarray(part), where)

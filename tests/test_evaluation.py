@@ -8,7 +8,9 @@ from models.agent import Step, TensorMemory
 from models.observations import ObservationPreprocessor
 from tests.agents import spaces
 from tests.counting import CountingEnv
+from trainers import evaluation
 from trainers.evaluation import evaluate
+from utils.errors import EnvFault
 
 
 class Silent:
@@ -46,6 +48,13 @@ class Telling(Silent):
 def shown(percept):
     """Return the step count that each image shows.  [N]"""
     return percept.observations.images[:, 0, 0, 0]
+
+
+def test_an_episode_that_does_not_end_is_a_fault(monkeypatch):
+    monkeypatch.setattr(evaluation, "LONGEST_PLAYED", 5)
+    assert len([*evaluate(Silent(), CountingEnv([5, 3]), 4)]) == 4
+    with pytest.raises(EnvFault, match=r"not ended after 5 steps\. .*TimeLimit"):
+        list(evaluate(Silent(), CountingEnv([6, 3]), 4))
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 9))

@@ -3,6 +3,7 @@
 import functools
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -12,7 +13,9 @@ import publish
 from analysis import __main__ as analysis
 from envs import envpool_vector, vector
 from envs.episodes import SeededEnv, episode_seed
-from tests.runs import LSTM, PPO, train_row
+from tests.any_envs import Sampled
+from tests.runs import LSTM, PPO, same, train_row
+from trainers.checkpoint import LAST, load_checkpoint
 
 TRAINED = PPO | LSTM | {"n_envs": 16, "n_steps": 256}  # each plays four episodes or more
 
@@ -123,3 +126,21 @@ def test_evaluations_while_training_play_what_no_training_plays(begun):
     begun.clear()
     train_row("evaluated", TRAINED | TASKS["Gymnasium's"] | {"eval_steps": 32})
     assert trained < {*begun}
+
+
+class Careless(Sampled):
+    """Draws from NumPy's global stream."""
+
+    def step(self, action):
+        shown, _, *rest = super().step(action)
+        return shown, np.random.rand(), *rest
+
+
+def test_evaluations_move_no_stream_that_training_draws_from(in_empty_folder):
+    settings = {"model": "CNN", "device": "cpu", "n_steps": 64, "n_rollout_steps": 16, "n_envs": 2}
+    both = {"plain": {}, "evaluated": {"eval_steps": 32, "eval_episodes": 2}}
+    runs = [
+        helm.train(settings | {"showcase_minutes": None} | more, Careless, run_id=run_id)
+        for run_id, more in both.items()
+    ]
+    assert same(*(load_checkpoint(run / LAST)["agent"] for run in runs))

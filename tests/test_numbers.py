@@ -335,6 +335,9 @@ def test_what_an_environment_sets_of_torch_is_put_back_and_told(what, kind):
         with pytest.raises(UserError, match=f"env: 'Mine':? sets torch's {what} to "):
             check_first_steps(make, "Mine")
         assert torch_has() == before
+    with pytest.raises(UserError, match=f"sets torch's {what} to "):
+        helm.train(TINY, lambda: (SETS[what](), Showing())[1])
+    assert torch_has() == before
 
 
 OPTIONS = {"length": 3}
@@ -431,3 +434,22 @@ def test_an_environment_that_remembers_is_told(case, kind, caplog, monkeypatch):
     said = [line for line in caplog.messages if "remembers" in line]
     assert len(said) == is_told
     assert all("'Mine'" in line and "normalize_observations=true" in line for line in said)
+
+
+class Scalars(Sampled):
+    """Pays and ends by `kind` of a number, whatever stands for one."""
+
+    kind: Any = np.array
+
+    def step(self, action):
+        shown, _, ended, _, info = super().step(action)
+        return shown, self.kind(0.25), self.kind(ended), self.kind(0), info
+
+
+@pytest.mark.parametrize("kind", [np.array, np.float32, float])
+def test_any_scalar_is_a_reward_and_an_end(kind):
+    env = vector_of(type("Other", (Scalars,), {"kind": staticmethod(kind)}), 2, seed=0)
+    env.reset()
+    paid, ends = zip(*(env.step(np.zeros(2, int))[1:3] for _ in range(7)), strict=True)
+    assert np.array_equal(paid, np.full((7, 2), 0.25))
+    assert np.array_equal(np.array(ends)[:, 0], [False] * 5 + [True, False])

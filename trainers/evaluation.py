@@ -20,14 +20,15 @@ from models.observations import AgentInput, Observations
 from rewards.episode_goals import ONLY_BY_SUBGOALS, REWARD_LAST, SURVIVAL, TASK, TASKS
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
-from utils.errors import UserError, did_you_mean
+from utils.errors import EnvFault, UserError, did_you_mean
 from utils.files import atomic_write
 from utils.given_settings import with_env_settings
 from utils.run_folder import check_outside, stored_config
-from utils.seeding import evaluation_seed
+from utils.seeding import evaluation_seed, random_state, set_random_state
 from utils.settings import Config, outside_settings, read_settings, setting
 
 MOST_ENVS = 16
+LONGEST_PLAYED = 100_000  # steps of an episode; its steps are held until it ends
 MOST_SALIENT = 64  # steps: 8 s for HELM with MiniLM, and 16 times that for 256
 ALL = "all"  # tasks
 SENTENCES = ("scene", "inventory", "status")
@@ -110,6 +111,9 @@ def evaluate(
     """Yield n_episodes recordings, the first episodes of each environment in equal shares.
 
     The first n_episodes to end would be the short ones.
+
+    Raises:
+        EnvFault: one of them does not end.
     """
     observations, info = env.reset(seed=seed)
     memory = agent.initial_memory(env.num_envs)
@@ -146,6 +150,11 @@ def evaluate(
             yield Recording(Episode.ended(info["episode"], n), kept | narrated(texts[n]), arrays)
             running[n], texts[n] = [], []
         missing -= ended & (missing > 0)
+        if max(map(len, running)) >= LONGEST_PLAYED:
+            raise EnvFault(
+                f"env: an episode that is played has not ended after {LONGEST_PLAYED:,} steps. "
+                "Wrap the environment in gymnasium.wrappers.TimeLimit"
+            )
 
 
 def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
@@ -277,13 +286,14 @@ class GreedyEvaluation:
 @contextmanager
 def preserve_rng_and_mode(agent: Agent) -> Iterator[None]:
     modes = {module: module.training for module in agent.modules()}
-    with torch.random.fork_rng(devices=[]):
-        agent.eval()
-        try:
-            yield
-        finally:
-            for module, training in modes.items():
-                module.training = training
+    streams = random_state()  # environments of this process may draw from NumPy's and Python's
+    agent.eval()
+    try:
+        yield
+    finally:
+        set_random_state(streams)
+        for module, training in modes.items():
+            module.training = training
 
 
 def played_config(
