@@ -252,14 +252,15 @@ def is_given_vector(name: str) -> bool:
 
 def make(config: any_gymnasium.ResetSettings, seed: int) -> VectorEnv:
     given_env = _given[config.env]
-    with any_gymnasium.streams_kept(), any_gymnasium.settings_kept(config.env):
+    with any_gymnasium.tried(config.env):
         made = _made(given_env)
     try:
         _facts[config.env] = facts_of(given_env, made)
     except Exception as error:  # whatever its author did
         log.warning(f"env: what tells {config.env} from others of its name: {told(error)}")
     if not isinstance(made, VectorEnv):
-        made.close()
+        with any_gymnasium.tried(config.env):
+            made.close()
         make_one = any_gymnasium.as_asked(functools.partial(_made, given_env), config)
         tells = any_gymnasium.check_first_steps(make_one, config.env)
         return any_gymnasium.vector_of(make_one, config.n_envs, seed, False, *tells)
@@ -279,11 +280,11 @@ def make(config: any_gymnasium.ResetSettings, seed: int) -> VectorEnv:
 def _name_of(env: EnvLike) -> str:
     if isinstance(env, type):
         return f"{GIVEN}{env.__name__}"
-    with any_gymnasium.settings_kept(type(env).__name__):
+    with any_gymnasium.tried(type(env).__name__):
         made = _made(env)
-    inner = getattr(made.unwrapped, "envs", [made])[0]
-    if made is not env:
-        made.close()
+        inner = getattr(made.unwrapped, "envs", [made])[0]
+        if made is not env:
+            made.close()
     return f"{GIVEN}{type(inner.unwrapped).__name__}"
 
 

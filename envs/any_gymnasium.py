@@ -50,7 +50,7 @@ from envs.spaces import (
     images_in,
     success_key,
 )
-from envs.streams import Streams, TorchSettings
+from envs.streams import ProcessSettings, Streams
 from envs.vector import TwinSettings, twin_if_asked
 from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
@@ -279,7 +279,7 @@ def check_first_steps(make_one: MakeOne, name: str) -> Told:
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
     """
-    with _tried(name), closing(make_one()) as env, Streams(name_of(env)).anew():
+    with tried(name), closing(make_one()) as env, Streams(name_of(env)).anew():
         converted = Converted(env)
         converted.reset(seed=0)
         has_mask = converted.tells_mask
@@ -295,7 +295,7 @@ def checked_vector(env: Any, name: str, options: Options = None) -> ConvertedVec
         UserError: as `ConvertedVector` and `check_first_steps`, or its later episodes cannot be
             given the options.
     """
-    with _tried(name):
+    with tried(name):
         converted = ConvertedVector(env, options)
         with Streams(name_of(env)).anew():
             _play(converted, name)
@@ -396,10 +396,11 @@ def _checksum(shown: Any, paid: Any, ends: bool) -> int:
 
 
 @contextmanager
-def _tried(name: str) -> Iterator[None]:
+def tried(name: str) -> Iterator[None]:
     """Tell the errors of an environment in one line; no random stream of this process moves."""
+    ours = ProcessSettings.now()._replace(dtype=torch.float32, device=torch.device("cpu"))
     try:
-        with settings_kept(name), _no_warnings(), streams_kept():
+        with _no_warnings(), streams_kept():
             yield
     except EnvFault as error:
         raise UserError(f"env: '{name}': {error}") from error
@@ -409,14 +410,7 @@ def _tried(name: str) -> Iterator[None]:
         raise
     except BaseException as error:  # whatever its author did
         raise failure(name, error) from error
-
-
-@contextmanager
-def settings_kept(name: str) -> Iterator[None]:
-    """Refuse an environment that sets something of torch's where it is imported or made."""
-    ours = TorchSettings.now()._replace(dtype=torch.float32, device=torch.device("cpu"))
-    yield
-    if changed := ours.put_back():
+    if changed := ours.put_back():  # where it was imported or made
         raise UserError(f"env: '{name}' {changed}")
 
 

@@ -215,7 +215,8 @@ class ConvertedVector(VectorWrapper):
             found = self.env.step(own_actions)
         observations, rewards, *ends, info = _parts(found, "step()", STEP)
         self._check(observations, "step()")
-        rewards, terminated, truncated = (np.array(each) for each in (rewards, *ends))
+        rewards = np.array(rewards)
+        terminated, truncated = (_truths(np.array(each)) for each in ends)
         for name, array, kinds in (
             ("rewards, finite numbers", rewards, "fiub"),
             ("terminated, bools", terminated, "b"),
@@ -331,6 +332,13 @@ def _succeeded(value: Any, key: str) -> bool:
             f'write metadata = {{"{HAS_SUCCESS}": False}}, and it is not read'
         )
     return success
+
+
+def _truths(array: np.ndarray) -> np.ndarray:
+    """Return an array of zeros and ones as bools, any other one as it is."""
+    if array.dtype.kind in "iu" and ((array == 0) | (array == 1)).all():
+        return array.astype(bool)
+    return array
 
 
 def _truth(value: Any) -> bool | None:

@@ -5,6 +5,7 @@ their own here. Torch's settings are put back. NumPy's and Python's global strea
 an agent: that they move is said.
 """
 
+import os
 import random
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -23,36 +24,42 @@ INSTEAD = (
 )
 
 
-class TorchSettings(NamedTuple):
+class ProcessSettings(NamedTuple):
+    """Torch's settings, and the working directory, in which runs are written."""
+
     dtype: torch.dtype
     device: torch.device
     gradients: bool
     threads: int
+    folder: str
 
     @classmethod
-    def now(cls) -> "TorchSettings":
+    def now(cls) -> "ProcessSettings":
         made = torch.empty(0)  # asking torch for its default device takes ten times as long
         threads = torch.get_num_threads()
-        return cls(made.dtype, made.device, torch.is_grad_enabled(), threads)
+        return cls(made.dtype, made.device, torch.is_grad_enabled(), threads, os.getcwd())
 
     def put_back(self) -> str | None:
         """Return which of these settings has changed, and how, in words; None if none has."""
-        now = TorchSettings.now()
+        now = ProcessSettings.now()
         if now == self:
             return None
+        os.chdir(self.folder)
         torch.set_default_dtype(self.dtype)
         torch.set_default_device(None if self.device.type == "cpu" else self.device)
         torch.set_grad_enabled(self.gradients)
         torch.set_num_threads(self.threads)
-        names = ("default dtype", "default device", "gradients", "threads")
+        torchs = (f"torch's {name}" for name in ("default dtype", "default device", "gradients"))
+        names = (*torchs, "torch's threads", "the working directory")
         what, new = next(
             (name, value)
             for name, value, ours in zip(names, now, self, strict=True)
             if value != ours
         )
+        if new == now.folder:
+            return f"sets {what} to {new}, and runs would be written there. Let it go back"
         return (
-            f"sets torch's {what} to {new}, and networks would take it. Let it change its own "
-            "tensors alone"
+            f"sets {what} to {new}, and networks would take it. Let it change its own tensors alone"
         )
 
 
@@ -60,7 +67,7 @@ class Streams:
     """Around each call of an environment, `with streams:`.
 
     Raises:
-        EnvFault: in the end, if the environment has set something of torch's.
+        EnvFault: in the end, if the environment has set something of the process.
     """
 
     def __init__(self, name: str) -> None:
@@ -84,7 +91,7 @@ class Streams:
     def __enter__(self) -> None:
         if self._seen is None:
             self._seen = self._streams()
-        self._settings = TorchSettings.now()
+        self._settings = ProcessSettings.now()
         self._agents = [generator.get_state() for generator in _generators()]
         torch.default_generator.set_state(self._own[0])
         for place in self._own.keys() - {0}:

@@ -1,6 +1,7 @@
 """Numbers, pictures and streams of foreign environments: right, refused or told."""
 
 import functools
+import os
 import random
 import re
 from typing import Any, cast
@@ -307,35 +308,36 @@ def test_what_an_environment_draws_from_torch_follows_from_the_seed_of_its_reset
 
 
 SETS = {
-    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
-    "default dtype": lambda: torch.set_default_dtype(torch.float64),
-    "default device": lambda: torch.set_default_device("meta"),
-    "gradients": lambda: torch.set_grad_enabled(False),
+    "the working directory": lambda: os.chdir("/"),
+    "torch's threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "torch's default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "torch's default device": lambda: torch.set_default_device("meta"),
+    "torch's gradients": lambda: torch.set_grad_enabled(False),
 }
 
 
 def torch_has():
     made = torch.empty(0)
-    return made.dtype, made.device, torch.is_grad_enabled(), torch.get_num_threads()
+    return made.dtype, made.device, torch.is_grad_enabled(), torch.get_num_threads(), os.getcwd()
 
 
 @KINDS
 @pytest.mark.parametrize("what", SETS)
-def test_what_an_environment_sets_of_torch_is_put_back_and_told(what, kind):
+def test_what_an_environment_sets_of_the_process_is_put_back_and_told(what, kind):
     before = torch_has()
     late = functools.partial(Showing, does=SETS[what], at=3000)
     env = vector_of(late, 2, seed=0)
     if kind == "vector":
         env = checked_vector(SyncVectorEnv([late] * 2), "Mine")
     env.reset(seed=0)
-    with pytest.raises(EnvFault, match=f"sets torch's {what} to "):
+    with pytest.raises(EnvFault, match=f"sets {what} to "):
         play(env, 3000)
     assert torch_has() == before
     for make in (functools.partial(Showing, does=SETS[what]), lambda: (SETS[what](), Showing())[1]):
-        with pytest.raises(UserError, match=f"env: 'Mine':? sets torch's {what} to "):
+        with pytest.raises(UserError, match=f"env: 'Mine':? sets {what} to "):
             check_first_steps(make, "Mine")
         assert torch_has() == before
-    with pytest.raises(UserError, match=f"sets torch's {what} to "):
+    with pytest.raises(UserError, match=f"sets {what} to "):
         helm.train(TINY, lambda: (SETS[what](), Showing())[1])
     assert torch_has() == before
 
@@ -453,3 +455,24 @@ def test_any_scalar_is_a_reward_and_an_end(kind):
     paid, ends = zip(*(env.step(np.zeros(2, int))[1:3] for _ in range(7)), strict=True)
     assert np.array_equal(paid, np.full((7, 2), 0.25))
     assert np.array_equal(np.array(ends)[:, 0], [False] * 5 + [True, False])
+
+
+def test_a_vector_may_end_by_zeros_and_ones():
+    class Whole(Vector):
+        def step(self, actions):
+            shown, paid, *ends, info = super().step(actions)
+            return shown, paid, *(each.astype(int) for each in ends), info
+
+    env = checked_vector(Whole(box("f4"), np.zeros(2, np.float32), 1.0), "Mine")
+    env.reset(seed=0)
+    assert env.step(np.zeros(2, int))[2].dtype == bool
+
+
+class Stuck(Sampled):
+    def close(self):
+        raise OSError("cannot close")
+
+
+def test_an_environment_that_cannot_be_closed_is_told_before_anything_is_learned(in_empty_folder):
+    with pytest.raises(UserError, match=r"env: .*Stuck.* raised OSError: cannot close"):
+        helm.train(TINY, Stuck)

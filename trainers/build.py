@@ -3,6 +3,7 @@
 This file alone knows all parts by name: it hands the registries to the settings.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -48,7 +49,7 @@ from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
 from trainers.learner import Learner
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
-from utils.errors import UserError, raise_all
+from utils.errors import ENDINGS, UserError, raise_all, told
 from utils.run_folder import check_run_id
 from utils.settings import Config, Program, Registry, install, read_settings, recomposed
 from utils.user_modules import is_named, telling
@@ -64,6 +65,8 @@ LEARNERS = Registry(
     },
     "algorithm",
 )
+log = logging.getLogger(__name__)
+
 GUIDE = "guide"  # the setting of learners with an agent that explores for them
 
 
@@ -142,11 +145,20 @@ def open_env(
     with ExitStack() as stack:
         env = make_vector_env(config, seed, drawn)
         if not is_given_vector(config.env):
-            stack.callback(env.close)
+            stack.callback(_close, env, config.env)
         opened = with_goals(with_tile_reader(env), config)
         if isinstance(opened, GoalRewards):
             stack.callback(opened.suggester.close)
         yield opened
+
+
+def _close(env: VectorEnv, name: str) -> None:
+    try:
+        env.close()
+    except ENDINGS:
+        raise
+    except BaseException as error:  # whatever its author did: what was learned is saved
+        log.warning(f"env: '{name}' raised {told(error)} when it was closed")
 
 
 @contextmanager
