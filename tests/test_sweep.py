@@ -81,9 +81,11 @@ def test_the_same_command_again_does_only_what_is_missing_and_draws_all_runs(swe
     for attempts in ([1], []):
         status, pool, drawn = swept({}, "--seeds", "3", "--output", "mine.png")
         assert (status, pool.attempts) == (0, attempts)
-        assert drawn == [(folders, Path("mine.png"), ["model"])]
-    _, _, drawn = swept({}, "--var", "gamma=0.8,0.9")
-    assert drawn[0][1:] == (Path("curves.png"), ["model", "gamma"])
+        assert drawn == [(folders, Path("mine.png"), ["model"], ["env"])]
+    _, _, drawn = swept(
+        {}, "--var", "gamma=0.8,0.9", "--var=env=TMazePassive-v0", "--var=length=3,4"
+    )
+    assert drawn[0][1:] == (Path("curves.png"), ["model", "gamma"], ["env", "length"])
 
 
 def test_an_interrupted_sweep_says_what_to_type(swept, monkeypatch, capsys):
