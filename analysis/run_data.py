@@ -395,9 +395,13 @@ def check_panels(
         modules = {f"{CODE}.{run.settings['env'].rpartition(':')[0]}" for run in firsts}
         told, tasks = list[str](), list[str]()
         for name in _differing(firsts, without, where_read=True):
-            by_agent = zip(own, firsts, strict=True)
-            values = {each.name: run.settings.get(name, "") for each, run in by_agent}
-            told.append(f"{name} ({'; '.join(f'{a} {_text(v)}' for a, v in values.items() if v)})")
+            values = [
+                f"{group.name} {_text(run.settings[name])}"
+                for group, run in zip(own, firsts, strict=True)
+                if name in run.settings
+            ]
+            told.append(f"{name} ({'; '.join(values)})")
+            found[name] = None
             is_of_env = suites.keys() >= {*index.readers(name)} != set() or name == "env"
             is_of_env |= name in modules or name.startswith(f"{ENVIRONMENT}.")
             if is_of_env and not name.startswith(ONLY_TOLD):
@@ -411,7 +415,6 @@ def check_panels(
             )
         if told:
             notes.append(f"{place}: the agents also differ in {', '.join(told)}")
-        found |= dict.fromkeys(each.partition(" (")[0] for each in told)
     return list(found)
 
 

@@ -72,7 +72,7 @@ def test_names_sizes_and_tables_of_a_paper(runs, capsys):
     assert 'height="158.4pt"' in svg
     tex = Path("curves_table.tex").read_text()
     assert r"no memory & the \& maze & 2 & 48 & 0.375" in tex
-    assert {line.count("&") for line in tex.splitlines() if "HELM" in line} == {6}
+    assert {line.count(" & ") for line in tex.splitlines() if "HELM" in line} == {6}
     points = rows("curves_steps.csv", ".")
     of_helm = [each for each in points if each["agent"] == "HELM"]
     assert [float(each["steps"]) for each in of_helm] == [16, 32, 48]
