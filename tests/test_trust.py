@@ -295,35 +295,31 @@ def test_an_edit_of_ones_own_code_is_told_and_code_that_was_received_stays_so(
     settings = TINY | {"n_steps": 64, "env": "my_envs:MyCartPole-v0"}
     folder = train("CNN", "own", **settings)
     play = ["--ckpt-path", str(folder), "--n-episodes=1"]
-    resume = ["--resume", str(folder), "--var=n_steps"]
-    edit("my_envs")
+    resume = ["--resume", str(folder)]
     for program in (
         lambda: eval_program.main(play),
-        lambda: helm.load(folder).close() or 0,
-        lambda: main_program.main(["--resume", str(folder), "--print-config"]),
+        lambda: helm.load(folder).__exit__() or 0,
+        lambda: main_program.main([*resume, "--print-config"]),
+        lambda: main_program.main([*resume, "--var=n_steps=96"]),
     ):
+        edit("my_envs")
         caplog.clear()
         assert program() == 0
-        (line,) = {*caplog.messages} - {""} or [""]
-        assert line == "" or ("my_envs" in line and "has changed" in line)
-    edit("my_envs")
-    caplog.clear()
-    assert main_program.main([*resume[:2], "--var=n_steps=96"]) == 0
-    assert "has changed" in caplog.text
-    shutil.copy("my_envs.py", "theirs.py")  # the same lines in another place are not the user's
-    Path("elsewhere").mkdir()
+        assert "'my_envs'" in caplog.text
+        assert "has changed" in caplog.text
+    Path("elsewhere").mkdir()  # the same lines in another place are not the user's
     Path("my_envs.py").rename("elsewhere/my_envs.py")
     monkeypatch.syspath_prepend(in_empty_folder / "elsewhere")
     assert "Add --trust" in refused(capsys, "eval", play)[0]
     Path("elsewhere/my_envs.py").rename("my_envs.py")
     somebody_else()
-    assert "Add --trust" in refused(capsys, "main", [*resume[:2], "--var=n_steps=128"])[0]
-    assert main_program.main([*resume[:2], "--var=n_steps=128", "--trust"]) == 0
+    assert "Add --trust" in refused(capsys, "main", [*resume, "--var=n_steps=128"])[0]
+    assert main_program.main([*resume, "--var=n_steps=128", "--trust"]) == 0
     assert eval_program.main(play) == 0  # trusted once, as it was
     edit("my_envs")
     for again in (play, [*play, "--seed=1"]):
         assert "Add --trust" in refused(capsys, "eval", again)[0]
-    assert main_program.main([*resume[:2], "--var=n_steps=160", "--trust"]) == 0
+    assert main_program.main([*resume, "--var=n_steps=160", "--trust"]) == 0
     edit("my_envs")
     assert "Add --trust" in refused(capsys, "eval", play)[0]
     forget_modules_of(in_empty_folder)
