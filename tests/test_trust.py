@@ -298,7 +298,7 @@ def test_an_edit_of_ones_own_code_is_told_and_code_that_was_received_stays_so(
     resume = ["--resume", str(folder)]
     for program in (
         lambda: eval_program.main(play),
-        lambda: helm.load(folder).__exit__() or 0,
+        lambda: helm.load(folder).close() or 0,
         lambda: main_program.main([*resume, "--print-config"]),
         lambda: main_program.main([*resume, "--var=n_steps=96"]),
     ):
