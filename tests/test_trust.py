@@ -307,6 +307,7 @@ def test_an_edit_of_ones_own_code_is_told_and_code_that_was_received_stays_so(
         assert program() == 0
         assert "'my_envs'" in caplog.text
         assert "has changed" in caplog.text
+    forget_modules_of(in_empty_folder)
     Path("elsewhere").mkdir()  # the same lines in another place are not the user's
     Path("my_envs.py").rename("elsewhere/my_envs.py")
     monkeypatch.syspath_prepend(in_empty_folder / "elsewhere")
