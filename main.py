@@ -202,7 +202,7 @@ def print_settings(arguments: argparse.Namespace) -> None:
         print(published_table())
         return
     if arguments.resume:
-        config = load_run_config(arguments.resume)
+        config = load_run_config(arguments.resume, arguments.trust)
     else:
         config = load_config(arguments.config, arguments.overrides)
     values = dataclasses.asdict(config)

@@ -15,11 +15,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.figures import PICTURES, TEX, Labels, check_picture, draw_runs
+from analysis.figures import PICTURES, TEX, Labels, Size, check_picture, draw_runs
 from analysis.run_data import AXES
 from analysis.statistics import NAMES
 from utils.command_line import Parser, finite_number, run_program
 from utils.loggers import RETURN
+
+MOST_INCHES = 100
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,15 +31,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def plot(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
     check_picture(arguments.output)
-    how = arguments.axis, arguments.statistic, arguments.threshold
+    how = arguments.axis, arguments.statistic, arguments.threshold, arguments.size
     groups = arguments.by.split(","), arguments.panels.split(",")
+    renaming = dict(arguments.rename)
     metrics = dict.fromkeys(arguments.metric.split(","))
     for metric in metrics:
         place = arguments.output
         if len(metrics) > 1:
             place = place.with_stem(f"{place.stem}_{metric.replace('/', '_')}")
         labels, ignore = Labels(metric, *how), list(filter(None, arguments.ignore.split(",")))
-        draw_runs(arguments.runs, place, *groups, labels, arguments.format, ignore)
+        draw_runs(arguments.runs, place, *groups, labels, arguments.format, ignore, renaming)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -53,7 +56,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     all_the_same = "settings or facts that averaged runs may differ in, such as environment"
     add("--ignore", metavar="KEY,KEY", default="", help=all_the_same)
+    others = "another name of an agent or an environment, repeatable"
     columns = f"columns of metrics.csv, a picture for each ({RETURN})"
+    add("--rename", metavar="OLD=NEW", action="append", default=[], type=renamed, help=others)
+    inches = "inches of the picture, and points of its letters (10)"
+    add("--size", metavar="WIDTH,HEIGHT[,POINTS]", type=size, help=inches)
     add("--metric", metavar="NAME,NAME", default=RETURN, help=columns)
     add("--axis", choices=AXES, default="steps", help="horizontal axis (steps)")
     add("--statistic", choices=NAMES, default="iqm", help="interquartile mean (iqm) or mean")
@@ -63,6 +70,21 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     kinds = "png, svg, pdf, and tex for pgfplots (png,svg)"
     add("--format", metavar="KIND,KIND", type=formats, default=PICTURES[:2], help=kinds)
     return parser.parse_args(argv)
+
+
+def renamed(text: str) -> tuple[str, str]:
+    # An agent's name may have an equals sign itself: HELM, beta=1.0=ours
+    old, _, new = text.rpartition("=")
+    if not (old and new):
+        raise argparse.ArgumentTypeError(f"'{text}' is not OLD=NEW")
+    return old, new
+
+
+def size(text: str) -> Size:
+    numbers = text.split(",")
+    if len(numbers) not in (2, 3):
+        raise argparse.ArgumentTypeError(f"'{text}' is not WIDTH,HEIGHT or WIDTH,HEIGHT,POINTS")
+    return Size(*map(finite_number(1, MOST_INCHES), numbers))
 
 
 def formats(text: str) -> list[str]:

@@ -46,7 +46,7 @@ from trainers.checkpoint import (
     save_published,
 )
 from utils.command_line import Parser, add_trust, run_program, whole_number
-from utils.errors import RunError, UserError, cli_command, escape, one_line
+from utils.errors import COMMANDS, RunError, UserError, cli_command, escape, one_line
 from utils.files import check_writable, open_of_run, write_text
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
 from utils.loggers import FILE as METRICS
@@ -61,6 +61,7 @@ from utils.run_folder import (
     write_json,
 )
 from utils.settings import Config, all_settings, read_settings
+from utils.user_modules import is_environment_package, named_modules
 
 ANSWERS = "answers.sqlite"
 CHECKPOINTS = {"best": BEST, "last": LAST}
@@ -272,6 +273,9 @@ def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
 def card(facts: Facts) -> str:
     config, place = facts.config, f"hub:{facts.repository}" if facts.repository else "THIS_FOLDER"
     by = "" if config.algorithm in config.model else f", trained by {literal(config.algorithm)}"
+    named = set(named_modules(dataclasses.asdict(config)).values())
+    modules = sorted(each for each in named if not is_environment_package(each))
+    trusting = " --trust" if modules else ""
     sections = [
         f"---\n{_metadata(facts)}\n---\n",
         f"# {literal(config.model)} on {literal(config.env)}\n",
@@ -281,9 +285,12 @@ def card(facts: Facts) -> str:
         sections.append(f"![Its mean return while it was trained]({CURVE})\n")
     sections += [
         f"## Scores\n\n{markdown(_scores(facts.evaluations))}",
-        f"## Play it\n\n```\npython eval.py --ckpt-path {place}\n```\n",
+        f"## Play it\n\n```\npython eval.py --ckpt-path {place}{trusting}\n```\n",
         f"## Train it\n{_training(facts.description)}",
     ]
+    if modules:
+        needed = "Not contained. Get it from the author, read it, and play in the folder it is in."
+        sections.insert(-1, f"{needed} Code: {literal(', '.join(modules))}.\n")
     if facts.weights:
         rows = [[name, getattr(config, name, ""), each] for name, each in facts.weights.items()]
         table = markdown([["setting", "name", "sha256"], *sorted(rows)])
@@ -348,7 +355,10 @@ def _training(description: Mapping[str, Any]) -> str:
         for option, value in pairwise(range(len(command))):
             if command[option] == "--config" and not command[value].startswith("configs/"):
                 command[value] = SETTINGS
-        text = f"\n```\n{escape(shlex.join(['python', *command[1:]]))}\n```\n"
+        # Installed programs have names of their own, and need no interpreter.
+        started = Path(*command[1:2]).name
+        words = [started] if started in COMMANDS.values() else ["python", *command[1:2]]
+        text = f"\n```\n{escape(shlex.join([*words, *command[2:]]))}\n```\n"
     if commit:
         changed = ", with changes that were not committed" if description.get("git_dirty") else ""
         text += f"\nCommit {literal(commit)}{changed}.\n"

@@ -76,6 +76,7 @@ def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check:
 def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check) -> None:
     space = search.read_space(next(iter(arguments.config), None), arguments.var)
     corners, name = space.corners(), arguments.name or "search"
+    trust = arguments.trust
     how = arguments.sampler, arguments.pruner, arguments.metric
     plan = search.Plan(name, arguments.search, *how, corners[0].seed)
     raise_all(
@@ -85,7 +86,9 @@ def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, chec
         lambda: check_writable(plan.folder, "search:"),
     )
     if arguments.dry_run:
-        work = search.Search(plan, space, check, search.open_study(plan, space, is_kept=False))
+        work = search.Search(
+            plan, space, check, search.open_study(plan, space, is_kept=False), trust
+        )
         corner = Job(grid.Run(corners[0], f"{plan.name}_trial"))
         width = max(map(len, space.dimensions))
         print("\n".join(f"{name:{width}}  {each}" for name, each in space.dimensions.items()))
@@ -93,7 +96,7 @@ def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, chec
         return
     plan.folder.mkdir(parents=True, exist_ok=True)
     with locked(plan.folder):  # two searches in one journal would repeat each other's trials
-        work = search.Search(plan, space, check, search.open_study(plan, space))
+        work = search.Search(plan, space, check, search.open_study(plan, space), trust)
         work.follow()  # take in trials that ended after an earlier sweep was stopped
         stopped_by = None if work.is_over else train(work, arguments)
         importances = work.study.importances()

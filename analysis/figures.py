@@ -3,9 +3,11 @@
 The style is light, quiet, and safe for colour-blind readers.
 """
 
+import itertools
 import math
 import os
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,9 +17,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from analysis import statistics
-from analysis.run_data import Table, aligned, group_runs, markdown, read_runs, write_csv
+from analysis.run_data import (
+    Group,
+    Table,
+    aligned,
+    check_panels,
+    group_runs,
+    literal,
+    markdown,
+    read_runs,
+    write_csv,
+)
 from analysis.statistics import NAMES, TAUS, Aggregate, Comparison, Estimate, Result
-from utils.errors import UserError
+from utils.errors import UserError, did_you_mean
 from utils.files import atomic_write, check_writable, write_text
 from utils.loggers import RETURN
 
@@ -31,8 +43,9 @@ INK, QUIET, RULE = "#24292f", "#57606a", "#e3e6ea"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
 MAP = "viridis"
 DASHED: dict[str, Any] = {"color": QUIET, "linewidth": 0.9, "linestyle": (0, (4, 3))}
+POINTS = 10.0
 SETTINGS: dict[Any, Any] = {
-    "font.size": 10,
+    "font.size": POINTS,
     "font.family": "sans-serif",
     "text.color": INK,
     "text.parse_math": False,  # names are shown as they are
@@ -76,6 +89,7 @@ METRIC_LABELS = {
 }
 # Inches: at half a page's width, where README shows a picture, letters can still be read.
 WIDTH, WIDE, ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 6.6, 9.0, 2.9, 0.36, 0.17
+LONGEST_CAPTION = 100  # letters of a line below the panels
 LONGEST = 24  # letters of a name that fits on one line, and beside its curve
 DONE, PRUNED, BEST = COLOURS[0], QUIET, COLOURS[1]  # trials of a search
 MOST_IN_TEX = 200  # points of a curve; TeX has little memory
@@ -115,10 +129,14 @@ class AnalysisResult(NamedTuple):
 
 
 @contextmanager
-def style() -> Iterator[None]:
+def style(points: float = POINTS) -> Iterator[None]:
+    """Draw in our style; other letters than the usual `points` make all of them so much larger."""
     import matplotlib as mpl
 
-    with mpl.rc_context(SETTINGS):
+    sizes = {
+        key: each for key, each in SETTINGS.items() if re.search(r"font\.size|(el|le)size", key)
+    }
+    with mpl.rc_context(SETTINGS | {key: each * points / POINTS for key, each in sizes.items()}):
         yield
 
 
@@ -189,8 +207,15 @@ def counted_runs(n_runs: int) -> str:
 
 
 def write_beside(axes: "Axes", text: str, place: tuple[float, float], points: float) -> None:
-    look: dict[str, Any] = {"va": "center", "size": 9, "annotation_clip": False}
+    look: dict[str, Any] = {"va": "center", "size": _letters(0.9), "annotation_clip": False}
     axes.annotate(text, place, xytext=(points, 0), textcoords="offset points", **look)
+
+
+def _letters(share: float) -> float:
+    """Return the size of letters, a share of the usual ones'."""
+    from matplotlib import rcParams
+
+    return share * rcParams["font.size"]
 
 
 def short_number(value: float, _position: object = None) -> str:
@@ -201,11 +226,20 @@ def short_number(value: float, _position: object = None) -> str:
     return f"{value:.4g}"
 
 
+class Size(NamedTuple):
+    """Of a picture: inches, and the points of its letters."""
+
+    width: float
+    height: float
+    points: float = POINTS
+
+
 class Labels(NamedTuple):
     metric: str
     axis: str
     statistic: str
     threshold: float | None = None
+    size: Size | None = None
 
 
 USUAL = Labels(RETURN, "steps", "iqm")
@@ -227,6 +261,7 @@ def draw_runs(
     labels: Labels = USUAL,
     endings: Sequence[str] = PICTURES[:2],
     ignore: Sequence[str] = (),
+    renaming: Mapping[str, str] = {},
 ) -> None:
     """Group and compare runs, print the tables and write picture and numbers.
 
@@ -236,12 +271,15 @@ def draw_runs(
         by: Settings that tell agents apart.
         panels: Settings with one panel per value.
         endings: Of the files beside the numbers.
-        ignore: Settings and facts that averaged runs may differ in.
+        ignore: Settings and facts that runs may differ in.
+        renaming: Other names of agents and environments.
     """
     axis, threshold, output = labels.axis, labels.threshold, picture.with_suffix("")
     notes: list[str] = []
     runs = read_runs(folders, labels.metric, axis, notes)
-    groups = group_runs(runs, by, notes, panels, ignore)
+    groups = renamed(group_runs(runs, by, notes, panels, ignore), renaming)
+    apart = check_panels(groups, [*by, *panels], ignore, notes)
+    caption = f"the agents also differ in {', '.join(apart)}" if apart else ""
     for environment, name, own in groups:
         first, last = min(run.x[-1] for run in own), max(run.x[-1] for run in own)
         if first < last:
@@ -263,9 +301,14 @@ def draw_runs(
 
     endings = list(dict.fromkeys([*endings, picture.suffix]))
     pictures = [ending for ending in endings if ending in PICTURES]
-    save_figure(draw(results, comparisons, labels), *(beside("", each) for each in pictures))
+    save_figure(
+        draw(results, comparisons, labels, caption), *(beside("", each) for each in pictures)
+    )
     if TEX in endings:
-        write_text(beside("", TEX), pgfplots(results, labels))
+        comment = "".join(f"% {note}\n" for note in notes)
+        final = statistics.results_table(results, axis, threshold)
+        write_text(beside("_table", TEX), comment + tabular(final))
+        write_text(beside("", TEX), comment + pgfplots(results, labels))
     if aggregates:
         every = draw_aggregates(aggregates)
         save_figure(every, *(beside("_aggregate", each) for each in pictures))
@@ -273,17 +316,40 @@ def draw_runs(
             beside("_aggregate", ".csv"), statistics.aggregates_table(aggregates, precise=True)
         )
         write_csv(beside("_profile", ".csv"), statistics.profiles_table(aggregates))
-    write_text(output.with_suffix(".md"), "\n".join(map(markdown, tables)))
+    told = "".join(f"- {literal(note)}\n" for note in notes)
+    write_text(
+        output.with_suffix(".md"), "\n".join([*map(markdown, tables), *filter(None, [told])])
+    )
     write_csv(
         output.with_suffix(".csv"), statistics.results_table(results, axis, threshold, precise=True)
     )
+    write_csv(beside(f"_{axis}", ".csv"), statistics.curves_table(results, axis))
     if comparisons:
         pairs = statistics.comparisons_table(comparisons, precise=True)
         write_csv(beside("_improvement", ".csv"), pairs)
     print(f"\nwritten to {output}{', '.join([*endings, '.csv', '.md'])}")
 
 
-def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: Labels) -> "Figure":
+def renamed(groups: Sequence[Group], renaming: Mapping[str, str]) -> list[Group]:
+    before = {group[:2]: group for group in groups}
+    known = dict.fromkeys(itertools.chain.from_iterable(before))
+    for old in renaming:
+        if old not in known:
+            hint = did_you_mean(old, known) or f" There are {', '.join(known)}"
+            raise UserError(f"--rename {old}: no agent and no environment of these runs.{hint}")
+    place = lambda name: renaming.get(name, name)  # noqa: E731
+    after = {(place(env), place(name)): group for (env, name), group in before.items()}
+    if len(after) < len(before):
+        raise UserError("--rename: two agents of an environment would have one name")
+    return [group._replace(environment=key[0], name=key[1]) for key, group in after.items()]
+
+
+def draw(
+    results: Sequence[Result],
+    comparisons: Sequence[Comparison],
+    labels: Labels,
+    caption: str = "",
+) -> "Figure":
     environments = list(dict.fromkeys(result.environment for result in results))
     names = dict.fromkeys(result.name for result in results)
     colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
@@ -296,9 +362,11 @@ def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: L
     # A single comparison of short names is told below the curves and needs no picture.
     in_words = len(comparisons) == 1 and not n_lines
     heights = (above, below) if comparisons and not in_words else (above,)
-    with style():
-        is_wide = any("\n" in _wrapped(name) for name in names)
-        figure = new_figure(WIDE if is_wide else WIDTH, sum(heights))
+    size = labels.size or Size(WIDTH, sum(heights))
+    with style(size.points):
+        if labels.size is None and any("\n" in _wrapped(name) for name in names):
+            size = size._replace(width=WIDE)
+        figure = new_figure(size.width, size.height)
         parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
         grid = parts[0].subplots(len(environments), 2, squeeze=False, width_ratios=(2.1, 1))
         for (left, right), environment in zip(grid, environments, strict=True):
@@ -316,7 +384,9 @@ def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: L
             _draw_comparisons(parts[1].subplots(), comparisons, colours)
         if all(result.n_runs == 1 for result in results):
             note = "one run each: no interval"
-        parts[-1].supxlabel(note, x=0.01, ha="left", size=8, color=QUIET)
+        fit = int(LONGEST_CAPTION * size.width / WIDTH * POINTS / size.points)
+        lines = [*textwrap.wrap(note, fit), *textwrap.wrap(caption, fit)]
+        parts[-1].supxlabel("\n".join(lines), x=0.01, ha="left", size=_letters(0.8), color=QUIET)
     return figure
 
 
@@ -426,6 +496,14 @@ def pgfplots(results: Sequence[Result], labels: Labels) -> str:
             lines.append(f"\\addlegendentry{{{_tex(result.name)} ({counted_runs(result.n_runs)})}}")
         lines += ["\\end{axis}", "\\end{tikzpicture}"]
     return "\n".join(lines) + "\n"
+
+
+def tabular(table: Table) -> str:
+    heading, *rows = [" & ".join(_tex(str(cell)) for cell in row) + r" \\" for row in table]
+    n_texts = 2  # agent and environment
+    columns = "l" * n_texts + "r" * (len(table[0]) - n_texts)
+    lines = ["% needs \\usepackage{booktabs}", f"\\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    return "\n".join([*lines, heading, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _coordinates(x: np.ndarray, y: np.ndarray) -> str:

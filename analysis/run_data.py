@@ -23,7 +23,13 @@ from utils.files import open_of_run, open_regular, write_text
 from utils.given_settings import NAMED_BY_ALL, read_json_object, with_defaults
 from utils.loggers import FILE, RETURN, STEPS, check_size
 from utils.run_folder import ENVIRONMENT, SETTINGS, description_of, init_checkpoint
-from utils.settings import all_settings, settings_index, settings_without_effect, shown
+from utils.settings import (
+    all_settings,
+    own_choices,
+    settings_index,
+    settings_without_effect,
+    shown,
+)
 
 AXES = {"steps": STEPS, "seconds": "time/seconds"}
 PRETRAINED = "pretrained"
@@ -336,7 +342,8 @@ def group_runs(
 
     def names_of(run: RunRecord) -> tuple[str, str]:
         texts = {key: _text(run.settings.get(key)) for key in (*panels, *keys)}
-        place = ", ".join(texts.pop(key) for key in dict.fromkeys(panels))
+        first, *more = dict.fromkeys(panels)
+        place = ", ".join([texts.pop(first), *(f"{key}={texts.pop(key)}" for key in more)])
         for unread in texts.keys() & (declared - index.read_by(run.settings)):
             del texts[unread]
         parts = [text if key == "model" else f"{key}={text}" for key, text in texts.items()]
@@ -347,21 +354,68 @@ def group_runs(
     # Paths are cut down to their last part, unless that makes two names alike.
     short = {name: re.sub(r"(?<==)[^,]*/(?=[^,/])", "", name) for _, name in by_name}
     counts = Counter(short.values())
-    groups, ignored = [], settings_without_effect() | {"seed", *ignore}
+    groups, unasked = [], settings_without_effect() | {"seed"}
     of_other_origin: list[str] = []
     for (place, full), found in by_name.items():
         name = short[full] if counts[short[full]] == 1 else full
         title = f"{name} on {place}" if name else place
-        own = _comparable(found, title, keys, left_out, ignored)
+        own = _comparable(found, title, keys, left_out, unasked.union(ignore))
         groups.append(Group(place, name, own))
-        others = [name for name in _differing(own, ignored) if name.startswith(ONLY_TOLD)]
+        others = _differing(own, unasked)
         of_other_origin += [f"{title} ({', '.join(others)})"] if others else []
     if of_other_origin:
         left_out.append(
-            "averaged all the same, though the program or its packages have changed between the "
-            f"runs: {'; '.join(of_other_origin)}"
+            "averaged all the same, though more than the seed differs between the runs of "
+            f"{'; '.join(of_other_origin)}"
         )
     return sorted(groups, key=lambda group: (group.environment, group.name))
+
+
+def check_panels(
+    groups: Sequence[Group], named: Sequence[str], ignore: Sequence[str], notes: list[str]
+) -> list[str]:
+    """Return what differs between the agents of a panel, and note it, where several read it.
+
+    `named` are the settings that agents and panels are named after.
+
+    Raises:
+        UserError: agents of one panel do not have the same environment; `ignore` lets them.
+    """
+    index, declared, found = settings_index(), all_settings().keys(), dict[str, None]()
+    suites, without = index.by_choice["env"], settings_without_effect() | {"seed", *named}
+    for place, own in grouped(groups, lambda group: group.environment).items():
+        firsts = []
+        for group in own:
+            run = group.runs[0]
+            # What a class of the user's own reads is not known here, where no code is run.
+            known = {**run.settings, **dict.fromkeys(own_choices(run.settings))}
+            unread = declared - index.read_by(known)
+            read = {name: each for name, each in run.settings.items() if name not in unread}
+            firsts.append(run._replace(settings=read))
+        modules = {f"{CODE}.{run.settings['env'].rpartition(':')[0]}" for run in firsts}
+        told, tasks = list[str](), list[str]()
+        for name in _differing(firsts, without, where_read=True):
+            values = [
+                f"{group.name} {_text(run.settings[name])}"
+                for group, run in zip(own, firsts, strict=True)
+                if name in run.settings
+            ]
+            told.append(f"{name} ({'; '.join(values)})")
+            found[name] = None
+            is_of_env = suites.keys() >= {*index.readers(name)} != set() or name == "env"
+            is_of_env |= name in modules or name.startswith(f"{ENVIRONMENT}.")
+            if is_of_env and not name.startswith(ONLY_TOLD):
+                tasks += [name] if not {name, name.partition(".")[0]} & {*ignore} else []
+        if tasks:
+            panels = ",".join(["env", *(name for name in tasks if name != "env")])
+            raise UserError(
+                f"{place}: the agents do not have the same environment: {', '.join(told)}. Draw a "
+                f"panel for each with --panels {panels}, or compare them all the same with plot.py "
+                f"--ignore {','.join(tasks)}"
+            )
+        if told:
+            notes.append(f"{place}: the agents also differ in {', '.join(told)}")
+    return list(found)
 
 
 def _comparable(
@@ -407,16 +461,18 @@ def _comparable(
     return [run for run in runs if by_seed[run.settings["seed"]] is run]
 
 
-def _differing(runs: Sequence[RunRecord], ignored: Collection[str]) -> dict[str, list[str]]:
+def _differing(
+    runs: Sequence[RunRecord], ignored: Collection[str], where_read: bool = False
+) -> dict[str, list[str]]:
     """Return the settings and facts in which runs differ, with their values.
 
-    A fact that a run has not recorded is like the others', and one that is the run's own seed in
-    every run is no difference.
+    A fact that a run has not recorded is like the others', and so is a setting `where_read` alone
+    counts. A fact that is the run's own seed in every run is no difference.
     """
     found = {}
     for name in dict.fromkeys(name for run in runs for name in run.settings):
         is_fact = name.startswith(RECORDED)
-        with_it = [run for run in runs if name in run.settings or not is_fact]
+        with_it = [run for run in runs if name in run.settings or not (is_fact or where_read)]
         values = {_text(run.settings.get(name, "not set")) for run in with_it}
         is_seed = is_fact and all(_is_seed(run.settings[name], run.settings) for run in with_it)
         if len(values) > 1 and not is_seed and not {name, name.partition(".")[0]} & {*ignored}:

@@ -542,9 +542,10 @@ def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
     others: dict[str, list[Path]] = {
         "not finished": [],
         "begun with another run's parameters": [],
+        "no episode ended": [],
         "of no task and agent of the ladder": [],
     }
-    unfinished, pretrained, foreign = others.values()
+    unfinished, pretrained, silent, foreign = others.values()
     for folder, settings, result in found:
         task = next((task for task in (*TASKS, *TWINS.values()) if task.plays(settings)), None)
         agent = next((agent for agent in AGENTS if agent.is_of(settings)), None)
@@ -555,6 +556,9 @@ def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
             left_out.reasons[task.name, agent.name] = "not finished"
         elif result is None and init_checkpoint(folder) is not None:
             pretrained.append(folder)
+        elif result is None and score_of(run_data.read_columns(folder), task.metric) is None:
+            silent.append(folder)
+            left_out.reasons[task.name, agent.name] = "no episode ended"
         else:
             entries.append(Entry(folder, task, agent, settings, result))
     for why, folders in others.items():
@@ -637,7 +641,7 @@ def _measured(folder: Path, metric: str) -> Result:
         raise UserError(f"{folder / FILE}: no column '{missing[0]}'. Name other runs")
     score = score_of(columns, metric)
     if score is None or not math.isfinite(score):
-        raise UserError(f"{folder}: finished, and rollout/{metric} has no value. Name other runs")
+        raise UserError(f"{folder}: rollout/{metric} is {score}. Name other runs")
     n_steps, seconds = (columns[name][-1] for name in run_data.AXES.values())
     return Result(score, n_steps / seconds, trained_parameters(folder))
 

@@ -272,6 +272,21 @@ def results_table(
     return table
 
 
+def curves_table(results: Iterable[Result], axis: str) -> Table:
+    """Return every point of the curves with its interval, all digits, a heading first."""
+    rows: list[Sequence[object]] = [
+        ("agent", "environment", "runs", axis, "value", "low", "high"),
+    ]
+    for result in results:
+        value, low, high = result.mean
+        absent = np.full(len(value), None)
+        bounds = [absent if each is None else each for each in (low, high)]
+        for x, *point in zip(result.curves.x, value, *bounds, strict=True):
+            numbers = _texts(Estimate(*point), repr)
+            rows.append((result.name, result.environment, result.n_runs, repr(float(x)), *numbers))
+    return rows
+
+
 def comparisons_table(comparisons: Iterable[Comparison], precise: bool = False) -> Table:
     number = repr if precise else "{:.2f}".format
     rows = [[each.better, each.other, *_texts(each.probability, number)] for each in comparisons]

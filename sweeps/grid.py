@@ -15,12 +15,13 @@ import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.figures import check_picture, draw_runs
+from analysis.run_data import CODE, read_facts
 from utils import run_folder
 from utils.errors import UserError, did_you_mean, raise_all, raise_any
 from utils.given_settings import (
@@ -32,12 +33,15 @@ from utils.given_settings import (
     load_config,
     override,
     own_classes,
+    read_json_object,
+    with_defaults,
 )
 from utils.settings import (
     Config,
     all_settings,
     read_settings,
     settings_index,
+    settings_of_env,
     settings_without_effect,
     shortened,
     shown,
@@ -223,8 +227,20 @@ def check_runs(
 
 
 def draw(runs: Sequence[Run], picture: Path) -> None:
-    """Draw the curves of runs as plot.py does; those apart by a swept setting are not averaged."""
-    draw_runs([run.folder for run in runs], picture, ["model", *swept_settings(runs)])
+    """Draw the curves of runs as plot.py does; those apart by a swept setting are not averaged.
+
+    Nor are those apart by the user's code. Environments of other settings have panels of their own.
+    """
+    panels, first = dict[str, None](), dict[str, Config]()
+    code: dict[str, set[object]] = {}
+    for run in runs:
+        differing = _differing(run.config, first.setdefault(run.config.env, run.config))
+        panels |= dict.fromkeys(settings_of_env(run.config).intersection(differing))
+        for name, value in read_facts(run.folder).items():
+            code.setdefault(name, set()).add(value)
+    changed = [name for name in code if name.startswith(f"{CODE}.") and len(code[name]) > 1]
+    by = ["model", *(name for name in swept_settings(runs) if name not in panels), *changed]
+    draw_runs([run.folder for run in runs], picture, by, ["env", *sorted(panels)])
 
 
 def swept_settings(runs: Iterable[Run]) -> list[str]:
@@ -234,7 +250,7 @@ def swept_settings(runs: Iterable[Run]) -> list[str]:
     for run in runs:
         other = first.setdefault((run.config.model, run.config.env), run.config)
         found |= set(_differing(run.config, other))
-        names |= dict.fromkeys(all_settings(dataclasses.asdict(run.config)))
+        names |= dict.fromkeys(all_settings(asdict(run.config)))
     return [name for name in names if name in found and name != "seed"]
 
 
@@ -288,14 +304,14 @@ def _check_distinct(runs: Iterable[Run]) -> None:
 def _check_folder(run: Run, trust: bool) -> None:
     if not run.folder.exists():
         return
-    telling = read_settings(run.config) - settings_without_effect()
+    telling, here = read_settings(run.config) - settings_without_effect(), asdict(run.config)
     if run.config.device == "auto":  # the recorded one is the device that was chosen
         telling.remove("device")
-    differing = [
-        name
-        for name in _differing(run_folder.load_run_config(run.folder, trust), run.config)
-        if name in telling
-    ]
+    if is_over := run_folder.is_finished(run.folder):  # left alone, its code is not looked for
+        known = with_defaults(read_json_object(run.folder / run_folder.SETTINGS, of_run=True), here)
+    else:
+        known = asdict(run_folder.load_run_config(run.folder, trust))
+    differing = [name for name in here if name in telling and known.get(name) != here[name]]
     if differing:
         raise UserError(
             f"{run.folder}: holds a run that differs in {', '.join(differing)}. "
@@ -306,13 +322,13 @@ def _check_folder(run: Run, trust: bool) -> None:
             f"{run.folder}: holds a run that began with another's parameters (--init-from). "
             "Give this sweep a --name of its own"
         )
-    if not run_folder.is_finished(run.folder):
+    if not is_over:
         with run_folder.locked(run.folder):  # raises UserError if a process is writing there
             pass
 
 
 def _differing(first: Config, *others: Config) -> list[str]:
-    settings, *further = (dataclasses.asdict(config) for config in (first, *others))
+    settings, *further = (asdict(config) for config in (first, *others))
     missing = object()
     return [
         name

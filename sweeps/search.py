@@ -330,9 +330,15 @@ class Trial:
 
 class Search(Jobs):
     def __init__(
-        self, plan: Plan, space: Space, check: Callable[[Config], None], study: Study
+        self,
+        plan: Plan,
+        space: Space,
+        check: Callable[[Config], None],
+        study: Study,
+        trust: bool = False,
     ) -> None:
         self.plan, self.space, self._check, self.study = plan, space, check, study
+        self._trust = trust
         self.trials: list[Trial] = []
         self._unfinished: list[Trial] = []  # of earlier calls
         self._open: list[Trial] = []
@@ -387,7 +393,9 @@ class Search(Jobs):
             self.study.tell(asked, failure=trial.note)
             return trial
         run = Run(config, f"{self.plan.name}_trial={asked.number:03d}")
-        check_runs([run], self._check)  # now of its folder: no other run may be there
+        check_runs(
+            [run], self._check, trust=self._trust
+        )  # now of its folder: no other run may be there
         trial.job = Job(run)
         return trial
 

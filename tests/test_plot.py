@@ -63,6 +63,23 @@ def test_runs_are_averaged_and_compared(runs, capsys):
     assert "| HELM | Maze-v0 | 3 |" in (runs / "out/all.md").read_text()
 
 
+def test_names_sizes_and_tables_of_a_paper(runs, capsys):
+    words = ["runs", "--format", "svg,tex", "--size", "3.3,2.2,7"]
+    named = ["--rename", "CNN-PPO=no memory", "--rename", "Maze-v0=the & maze"]
+    assert [line["agent"] for line in compared(*words, *named)] == ["no memory", "HELM"]
+    svg = Path("curves.svg").read_text()
+    assert ("no memory" in svg or "no&#" in svg, 'width="237.6pt"' in svg) == (True, True)
+    assert 'height="158.4pt"' in svg
+    tex = Path("curves_table.tex").read_text()
+    assert r"no memory & the \& maze & 2 & 48 & 0.375" in tex
+    assert {line.count(" & ") for line in tex.splitlines() if "HELM" in line} == {6}
+    points = rows("curves_steps.csv", ".")
+    of_helm = [each for each in points if each["agent"] == "HELM"]
+    assert [float(each["steps"]) for each in of_helm] == [16, 32, 48]
+    assert [float(each["value"]) for each in of_helm] == pytest.approx([0, 0.4, 0.6])
+    assert float(of_helm[-1]["low"]) < 0.6 < float(of_helm[-1]["high"])
+
+
 def test_a_run_alone_has_no_interval_and_counts_once_without_the_row_being_written(runs):
     with (runs / "runs/helm0/metrics.csv").open("a") as file:
         file.write("64,0.9")
@@ -221,6 +238,60 @@ def test_what_differs_in_more_than_the_seed_is_refused_or_said(facts, runs, caps
         assert compared("runs", "--ignore", ignored)[1]["runs"] == "3"
 
 
+T_MAZE = {"env": "TMazePassive-v0", "length": 6}
+CODES = {  # what the two agents of a panel differ in, and whether they are compared
+    "length": ({"length": 30}, {}, False),
+    "environment.size": ({}, {"environment": {"size": 8}}, False),
+    "gamma": ({"gamma": 0.9}, {}, True),
+    "n_rollout_steps": ({"n_rollout_steps": 64}, {}, True),
+    "program.source": ({}, {"source_sha256": "bb"}, True),
+    "code.my_layers": ({}, {"user_modules": {"my_layers": {"sha256": "bb"}}}, True),
+    "": ({"mem_len": 7, "house_steps": 9}, {"environment": {"n": 0}}, True),  # read by none of them
+}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_agents_of_one_panel_have_one_environment_and_other_differences_are_told(
+    name, in_empty_folder, capsys
+):
+    changes, described, is_compared = CODES[name]
+    one = {"source_sha256": "aa", "user_modules": {"my_layers": {"sha256": "aa"}}}
+    one["environment"] = {"size": 5}
+    for model, more, facts in (("LSTM", {}, {}), ("GRU", changes, described)):
+        for seed in (0, 1):
+            folder = f"runs/{model}{seed}"
+            write_run(folder, [0.1, 0.2 + seed], seed=seed, model=model, **T_MAZE | more)
+            Path(folder, "run.json").write_text(json.dumps(one | facts))
+    if not is_compared:
+        (line,) = refused(capsys, "plot", ["runs"])
+        assert f"--panels env,{name}" in line
+        assert f"--ignore {name}" in line
+        found = [each["environment"] for each in compared("runs", "--panels", f"env,{name}")]
+        assert len({*found}) == 2
+        assert not Path("curves_improvement.csv").exists()
+    compared("runs", *([] if is_compared else ["--ignore", name]), "--format", "svg,tex")
+    assert Path("curves_improvement.csv").exists()
+    capsys.readouterr()
+    for file in ("curves.md", "curves.svg", "curves.tex"):
+        text = Path(file).read_text()
+        assert ("the agents also differ in" in text) == bool(name), file
+        assert name.replace("_", r"_") in text
+    compared("runs", "--by", f"model,{name}" if name else "model")
+    assert "also differ" not in capsys.readouterr().out
+
+
+def test_what_is_averaged_over_all_the_same_stays_in_the_page(runs, capsys):
+    for seed, description in enumerate([MODULES[0] | SOURCES[0], MODULES[1] | SOURCES[1]]):
+        describe(seed, description)
+    (line,) = refused(capsys, "plot", ["runs"])
+    assert "code.my_envs" in line
+    compared("runs", "--ignore", "code")
+    (line,) = (
+        each for each in Path("curves.md").read_text().splitlines() if "all the same" in each
+    )
+    assert "HELM on Maze-v0 (code.my_envs, program.source)" in line
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [["b/gpt2", "a/llama"], ["a/llama", "b/llama"]])
 def test_a_path_is_called_by_its_last_part_unless_two_are_alike(others, runs):
@@ -303,6 +374,14 @@ def test_a_curve_begins_where_an_episode_has_ended(runs, capsys):
         (["runs", "--by", "modle"], "--by modle: no setting of these runs. Did you mean 'model'?"),
         (["runs", "--output", "curves.gif"], "--output curves.gif: name a file ending in .png, "),
         (["runs", "--output", "nowhere/x.png"], "there is no folder nowhere"),
+        (
+            ["runs", "--rename", "HELN=x"],
+            "--rename HELN: no agent and no environment of these runs",
+        ),
+        (["runs", "--rename", "HELM=CNN-PPO"], "two agents of an environment would have one name"),
+        (["runs", "--rename", "HELM"], "'HELM' is not OLD=NEW"),
+        (["runs", "--size", "3"], "--size: '3' is not WIDTH,HEIGHT"),
+        (["runs", "--size", "3,0"], "--size"),
         (["runs", "--format", "jpg"], "'jpg' is none of png, svg, pdf, tex"),
         ([], "required: FOLDER"),
     ],

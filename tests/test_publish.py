@@ -17,7 +17,7 @@ import eval as eval_program
 import main as main_program
 import publish as publish_program
 from eval import FILES
-from publish import Facts, card, redact_paths
+from publish import Facts, card, public_description, redact_paths
 from rewards.suggesters.answer_cache import AnswerCache
 from tests.bad_inputs.harness import refused
 from tests.fake_hub import OWNER, FakeHub, Repository
@@ -141,6 +141,27 @@ def test_the_card_is_what_a_hub_reads(run):
     assert text.count("±") == 4  # evaluations elsewhere, or of earlier steps, are not told
     assert all(each in text for each in (f"hub:{NAME}", "\npython main.py --var=n_steps=32\n"))
     assert ("| gamma | 0.99 |" in text, "topk" in text) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["python3.12", "/opt/bin/helm-train", "--seed", "1"], "helm-train --seed 1"),
+        (["python3", "/opt/helm/main.py", "--seed", "1"], "python main.py --seed 1"),
+        (["python3", "my.py"], "python my.py"),
+        (["python3"], "python"),
+    ],
+)
+def test_the_card_has_the_command_that_works_and_names_the_code_it_needs(words, shown):
+    config = load_config(values={"model": "examples.my_memory:FirstAgent"})
+    described = public_description({"command": words})
+    text = card(Facts(config, {}, 1, described, [], None, False))
+    assert f"```\n{shown}\n```" in text
+    assert "Code: examples.my_memory." in text
+    assert "--ckpt-path THIS_FOLDER --trust\n" in text
+    plain = card(Facts(load_config(), {}, 1, described, [], None, False))
+    assert "--trust" not in plain
+    assert "Code:" not in plain
 
 
 @pytest.mark.parametrize(

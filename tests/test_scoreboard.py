@@ -268,7 +268,8 @@ MISTAKES = {
     "young": "left out, not finished: young. No run is left to show",
     "foreign": "left out, of no task and agent of the ladder: foreign. No run is left",
     "bare": "bare/config.json: not the settings of a run (seed is null)",
-    "silent": "silent: finished, and rollout/return_mean has no value. Name other runs",
+    "silent": "left out, no episode ended: silent. No run is left to show",
+    "endless": "endless: rollout/return_mean is inf. Name other runs",
     "untimed": "untimed/metrics.csv: no column 'time/seconds'. Name other runs",
     "metrics.csv": "metrics.csv: not a table of the scoreboard (no column run)",
     "settings.csv": "settings.csv, line 2: not a run of the scoreboard (Expecting",
@@ -282,6 +283,7 @@ def test_a_mistake_gets_one_line_and_nothing_is_written(runs, capsys, place):
     write_run(1.0, finished=False, **T_MAZE).rename("young")
     write_run(1.0, env="CartPole-v1").rename("foreign")
     write_run(float("nan"), "rollout/return_mean", **T_MAZE).rename("silent")
+    write_run(float("inf"), "rollout/return_mean", **T_MAZE).rename("endless")
     write_run(1.0, **T_MAZE).rename("untimed")
     Path("bare").mkdir()
     for name, text in {

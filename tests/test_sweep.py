@@ -81,9 +81,9 @@ def test_the_same_command_again_does_only_what_is_missing_and_draws_all_runs(swe
     for attempts in ([1], []):
         status, pool, drawn = swept({}, "--seeds", "3", "--output", "mine.png")
         assert (status, pool.attempts) == (0, attempts)
-        assert drawn == [(folders, Path("mine.png"), ["model"])]
+        assert drawn == [(folders, Path("mine.png"), ["model"], ["env"])]
     _, _, drawn = swept({}, "--var", "gamma=0.8,0.9")
-    assert drawn[0][1:] == (Path("curves.png"), ["model", "gamma"])
+    assert drawn[0][1:] == (Path("curves.png"), ["model", "gamma"], ["env"])
 
 
 def test_an_interrupted_sweep_says_what_to_type(swept, monkeypatch, capsys):
@@ -112,6 +112,18 @@ def test_a_second_sweep_of_the_same_runs_is_refused_until_the_first_has_ended(sw
     first.kill()
     first.communicate()
     assert swept({}, "--seeds", "2")[0] == 0
+
+
+def test_other_environments_get_panels_and_other_code_is_drawn_apart(in_empty_folder, monkeypatch):
+    lists = {"model": ["CNN"], "env": ["TMazePassive-v0"], "gamma": ["0.8", "0.9"]}
+    runs, drawn = grid.make_grid([], lists | {"length": ["3", "4"]}), []
+    for number, run in enumerate(runs):
+        run.folder.mkdir(parents=True)
+        code = {"user_modules": {"my_mem": {"sha256": f"{number}"}, "other": {"sha256": "same"}}}
+        (run.folder / "run.json").write_text(json.dumps(code))
+    monkeypatch.setattr(grid, "draw_runs", lambda *shown: drawn.append(shown[2:]))
+    grid.draw(runs, Path("curves.png"))
+    assert drawn == [(["model", "gamma", "code.my_mem"], ["env", "length"])]
 
 
 @pytest.mark.slow

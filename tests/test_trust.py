@@ -282,6 +282,50 @@ def test_where_no_key_can_be_kept_that_is_said_and_the_printed_commands_work(
     forget_modules_of(in_empty_folder)
 
 
+def edit(module):
+    with open(f"{module}.py", "a") as file:
+        file.write("# a comment\n")
+
+
+def test_an_edit_of_ones_own_code_is_told_and_code_that_was_received_stays_so(
+    in_empty_folder, somebody_else, monkeypatch, capsys, caplog
+):
+    Path("my_envs.py").write_text(MY_ENVS)
+    monkeypatch.syspath_prepend(in_empty_folder)
+    settings = TINY | {"n_steps": 64, "env": "my_envs:MyCartPole-v0"}
+    folder = train("CNN", "own", **settings)
+    play = ["--ckpt-path", str(folder), "--n-episodes=1"]
+    resume = ["--resume", str(folder)]
+    for program in (
+        lambda: eval_program.main(play),
+        lambda: helm.load(folder).close() or 0,
+        lambda: main_program.main([*resume, "--print-config"]),
+        lambda: main_program.main([*resume, "--var=n_steps=96"]),
+    ):
+        edit("my_envs")
+        caplog.clear()
+        assert program() == 0
+        assert "'my_envs'" in caplog.text
+        assert "has changed" in caplog.text
+    forget_modules_of(in_empty_folder)
+    Path("elsewhere").mkdir()  # the same lines in another place are not the user's
+    Path("my_envs.py").rename("elsewhere/my_envs.py")
+    monkeypatch.syspath_prepend(in_empty_folder / "elsewhere")
+    assert "Add --trust" in refused(capsys, "eval", play)[0]
+    Path("elsewhere/my_envs.py").rename("my_envs.py")
+    somebody_else()
+    assert "Add --trust" in refused(capsys, "main", [*resume, "--var=n_steps=128"])[0]
+    assert main_program.main([*resume, "--var=n_steps=128", "--trust"]) == 0
+    assert eval_program.main(play) == 0  # trusted once, as it was
+    edit("my_envs")
+    for again in (play, [*play, "--seed=1"]):
+        assert "Add --trust" in refused(capsys, "eval", again)[0]
+    assert main_program.main([*resume, "--var=n_steps=160", "--trust"]) == 0
+    edit("my_envs")
+    assert "Add --trust" in refused(capsys, "eval", play)[0]
+    forget_modules_of(in_empty_folder)
+
+
 def test_a_sweep_trusts_the_runs_that_it_resumes_if_it_is_told_to(
     in_empty_folder, somebody_else, monkeypatch, capsys
 ):
@@ -303,4 +347,8 @@ def test_a_sweep_trusts_the_runs_that_it_resumes_if_it_is_told_to(
     assert "Add --trust" in line
     assert sweep.main([*words, "--trust"]) == 0
     assert [options[-1] for options in made] == [False, True]
+    edit("my_envs")
+    somebody_else()
+    assert sweep.main(words) == 0  # a finished run is left alone
+    assert made[2:] == []
     forget_modules_of(in_empty_folder)

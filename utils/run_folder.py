@@ -11,6 +11,7 @@ import dataclasses
 import datetime
 import errno
 import fcntl
+import functools
 import hashlib
 import hmac
 import importlib.metadata
@@ -67,6 +68,7 @@ from utils.user_modules import (
 DESCRIPTION = "run.json"
 INIT_FROM = "init_from"  # in run.json: the checkpoint that a run began with
 BEGUN_HERE = "begun_here"  # in run.json: the user's own code, and the signature
+RECEIVED = "received"  # there, of a module: the run came with it and was trusted
 UNSIGNED = "unsigned"  # there: no key could be kept, and the settings lead outside
 KEY_BYTES = 32
 EXPERIMENTS = Path("experiments")
@@ -296,8 +298,11 @@ def record_resume(
         entry |= {"n_steps": {"before": settings.get("n_steps"), "after": config.n_steps}}
         description.pop("finished", None)
     entry |= {"exact": not differences, "differences": differences, **here}
+    own = _own_modules(settings, folder)
     description |= {"resumed": [*earlier, entry]}
-    description[BEGUN_HERE] = begun_here(config, description)  # it is the user's run from now on
+    # It is the user's run from now on. Code that it was received with stays received.
+    came = [name for name in here["user_modules"] if own is None or RECEIVED in own.get(name, ())]
+    description[BEGUN_HERE] = begun_here(config, description, came)
     write_json(folder / DESCRIPTION, description)
     if is_longer:  # after run.json, which allows it, so that a kill in between does no harm
         write_json(folder / SETTINGS, settings | {"n_steps": config.n_steps})
@@ -460,8 +465,12 @@ def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
     }
 
 
-def begun_here(config: Config, description: Mapping[str, Any]) -> dict[str, Any]:
+def begun_here(
+    config: Config, description: Mapping[str, Any], came: Collection[str] = ()
+) -> dict[str, Any]:
     modules = describe_user_modules(config)
+    for module in came:
+        modules[module][RECEIVED] = "yes"
     _make_key()
     values = dataclasses.asdict(config)
     signature = _signature(values, modules, description)
@@ -539,11 +548,15 @@ def _admit(
             f"{source}: {setting} names '{module}', which holds no agent and no environment. "
             "Name another run"
         )
-    # Unchanged code of one's own run: the user has run it before.
+    # Code of one's own run, where the user has run it before; an edit of it is the user's.
     if place is not None and facts is not None:
         search(place)
-        if module_folder(module) == place and sha256_of(module) == facts["sha256"]:
-            return
+        if module_folder(module) == place:
+            is_edited = (found := sha256_of(module)) != facts["sha256"]
+            if not is_edited or RECEIVED not in facts:
+                if is_edited:
+                    _tell_edited(setting, module, place, found)
+                return
     if trust:
         search(Path.cwd())
     elif setting == "env" and is_environment_package(module):
@@ -561,6 +574,13 @@ def _admit(
         elif module_folder(module) != place:
             why = f"'{module}' is now that of {module_folder(module)}, and was that of {place}"
         raise UserError(f"{source}: {setting}: {why}. Add --trust to run it as it is")
+
+
+@functools.cache  # once, though a sweep has many runs of it
+def _tell_edited(setting: str, module: str, place: Path, _sha256: str) -> None:
+    log.warning(
+        f"{setting}: '{module}' in {place} has changed since the run began; it runs as it is now"
+    )
 
 
 def _own_modules(values: Any, folder: Path) -> dict[str, Any] | None:
