@@ -301,7 +301,8 @@ def record_resume(
     own = _own_modules(settings, folder)
     description |= {"resumed": [*earlier, entry]}
     # It is the user's run from now on. Code that it was received with stays received.
-    came = [name for name in here["user_modules"] if own is None or RECEIVED in own.get(name, ())]
+    modules = describe_user_modules(config)
+    came = [name for name in modules if own is None or RECEIVED in own.get(name, ())]
     description[BEGUN_HERE] = begun_here(config, description, came)
     write_json(folder / DESCRIPTION, description)
     if is_longer:  # after run.json, which allows it, so that a kill in between does no harm
