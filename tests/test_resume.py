@@ -18,8 +18,9 @@ from tests import runs
 from tests.bad_inputs.harness import refused
 from tests.runs import ROWS, folder_of, outcome, resume, same, signal_at, words_of
 from tests.tiny_clip import tiny_settings
-from trainers import checkpoint, sequence_replay
+from trainers import checkpoint, off_policy, sequence_replay
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
+from trainers.off_policy import OffPolicyLearner
 from trainers.rollout import Rollout
 from trainers.train import Run
 from utils import run_folder as run_description
@@ -437,3 +438,36 @@ def test_with_damaged_rows_a_run_goes_on_from_before_them(place, fault, whole, c
     assert f": {last['env_steps'] - begun:,} steps are lost" in caplog.text
     assert f"going on after {begun} steps, exactly" in capsys.readouterr().out
     assert same(outcome(folder), expected)
+
+
+HALFWAY = ("DQN LSTM", "DQN GPT, its last reward", "DQN HELM, RND", "SAC LSTM")
+HALFWAY += ("SAC GPT, continuous, of two encoders", "TD3 GPT of two encoders")
+
+
+@pytest.mark.quick("DQN LSTM", "SAC LSTM")
+@pytest.mark.parametrize("row", HALFWAY)
+def test_at_every_gradient_step_a_run_stops_and_goes_on_to_the_bit(
+    row, in_empty_folder, monkeypatch, capsys
+):
+    monkeypatch.setattr(off_policy, "SUMMED_AT_ONCE", 4)  # runs stop before, at and after sums
+    assert main_program.main([*words_of(ROWS[row]), "--run-id=whole"]) == 0
+    whole = folder_of("whole")
+    n_steps = int(float(outcome(whole)["metrics"][-1]["train/n_gradient_steps"]))
+    assert n_steps > 5
+    take_step = OffPolicyLearner.take_step
+
+    def stopping(learner):
+        taken = take_step(learner)
+        if taken:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return taken
+
+    monkeypatch.setattr(OffPolicyLearner, "take_step", stopping)
+    assert main_program.main([*words_of(ROWS[row]), "--run-id=cut"]) == 143
+    folder, n_stops = folder_of("cut"), 1
+    while (status := resume("cut")) == 143:
+        n_stops += 1
+    assert (status, n_stops) == (0, n_steps)
+    assert capsys.readouterr().out.count("steps, exactly") == n_steps
+    assert same(outcome(folder), outcome(whole))
+    assert same(*(load_checkpoint(each / BEST)["agent"] for each in (folder, whole)))
