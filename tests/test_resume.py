@@ -450,7 +450,8 @@ def test_at_every_gradient_step_a_run_stops_and_goes_on_to_the_bit(
     row, in_empty_folder, monkeypatch, capsys
 ):
     monkeypatch.setattr(off_policy, "SUMMED_AT_ONCE", 4)  # runs stop before, at and after sums
-    assert main_program.main([*words_of(ROWS[row]), "--run-id=whole"]) == 0
+    settings = ROWS[row] | {"n_steps": 104, "replay_ratio": 0.2}  # the last one ends an episode
+    assert main_program.main([*words_of(settings), "--run-id=whole"]) == 0
     whole = folder_of("whole")
     n_steps = int(float(outcome(whole)["metrics"][-1]["train/n_gradient_steps"]))
     assert n_steps > 5
@@ -463,11 +464,12 @@ def test_at_every_gradient_step_a_run_stops_and_goes_on_to_the_bit(
         return taken
 
     monkeypatch.setattr(OffPolicyLearner, "take_step", stopping)
-    assert main_program.main([*words_of(ROWS[row]), "--run-id=cut"]) == 143
+    assert main_program.main([*words_of(settings), "--run-id=cut"]) == 143
     folder, n_stops = folder_of("cut"), 1
     while (status := resume("cut")) == 143:
         n_stops += 1
-    assert (status, n_stops) == (0, n_steps)
+        ended_in_update = load_checkpoint(folder / LAST)["env_steps"] == settings["n_steps"]
+    assert (status, n_stops, ended_in_update) == (0, n_steps, True)
     assert capsys.readouterr().out.count("steps, exactly") == n_steps
     assert same(outcome(folder), outcome(whole))
     assert same(*(load_checkpoint(each / BEST)["agent"] for each in (folder, whole)))
