@@ -175,6 +175,8 @@ class Checkpoints:
                     # metrics.csv is on the disk before a checkpoint that names its length.
                     whole |= {"other_ranks": parts[1:], "metrics": self.writer.sync()}
                     save_checkpoint(self.folder / LAST, whole, self.folder / PREVIOUS)
+                    if is_last:  # nothing more is written that could be broken off
+                        (self.folder / PREVIOUS).unlink(missing_ok=True)
         if is_last or not stop:
             return
         saved = "Nothing is saved (save_ckpt is false)"
