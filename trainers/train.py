@@ -326,11 +326,11 @@ class Run:
         return self.ranks.average(metrics)
 
     def _show_steps(self, bar: tqdm) -> None:
-        if self.learner.under_way is None or time.perf_counter() < self._next_shown:
+        steps = self.learner.under_way
+        if steps is None or bar.disable or time.perf_counter() < self._next_shown:
             return
         self._next_shown = time.perf_counter() + bar.mininterval
-        taken, due = self.learner.under_way
-        bar.set_postfix_str(f"gradient steps {taken:,}/{due:,}")
+        bar.set_postfix_str(f"gradient steps {steps[0]:,}/{steps[1]:,}")
 
     def _keep_best(self, checkpoints: Checkpoints) -> None:
         """Save the agent if none was better, or while too few episodes have ended for a mean."""
