@@ -146,7 +146,7 @@ def test_a_gpt_reads_again_what_it_has_read_by_other_moments(in_empty_folder):
             fresh, agent = learner.agent.initial_memory(2), learner.agent
             is_due = learner.update_due
             if is_due:
-                run._update()
+                run._update(lambda: None)
             is_due = is_due and any(learner.running.lengths)
             if is_due:
                 agent.body.refresh(*learner.running.past(), fresh)

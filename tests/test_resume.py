@@ -18,8 +18,9 @@ from tests import runs
 from tests.bad_inputs.harness import refused
 from tests.runs import ROWS, folder_of, outcome, resume, same, signal_at, words_of
 from tests.tiny_clip import tiny_settings
-from trainers import checkpoint, sequence_replay
+from trainers import checkpoint, off_policy, sequence_replay
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
+from trainers.off_policy import OffPolicyLearner
 from trainers.rollout import Rollout
 from trainers.train import Run
 from utils import run_folder as run_description
@@ -86,12 +87,26 @@ def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
     assert steps[-1] == n_steps
 
 
-def test_sigusr1_saves_and_goes_on(whole, monkeypatch):
+@pytest.fixture
+def saved(monkeypatch):
+    """Return a list that is filled with the environment steps of every ckpt_last.pt."""
+    steps, save = [], checkpoint.save_checkpoint
+
+    def noting(path, state, previous=None):
+        if path.name == LAST:
+            steps.append(state["env_steps"])
+        save(path, state, previous)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", noting)
+    return steps
+
+
+def test_sigusr1_saves_and_goes_on(whole, saved, monkeypatch):
     expected = whole(checkpoint_minutes=60)
     signal_at(monkeypatch, signal.SIGUSR1, at=39)
     assert main_program.main(command("CNN", "asked", checkpoint_minutes=60)) == 0
-    assert load_checkpoint(folder_of("asked") / PREVIOUS)["env_steps"] == 96
-    assert load_checkpoint(folder_of("whole") / PREVIOUS)["env_steps"] == 32
+    assert saved == [32, 128, 32, 96, 128]
+    assert not (folder_of("asked") / PREVIOUS).exists()  # nothing of a finished run is written
     assert same(outcome(folder_of("asked")), expected)
 
 
@@ -175,7 +190,7 @@ def test_where_no_episode_ends_a_run_stops_at_any_step_and_goes_on_to_the_bit(
 
 @pytest.mark.parametrize("asked", ["the clock", signal.SIGUSR1])
 def test_between_two_updates_a_run_is_saved_when_it_is_time_or_asked_for(
-    asked, in_empty_folder, monkeypatch
+    asked, in_empty_folder, saved, monkeypatch
 ):
     settings = ROWS["DQN LSTM"] | {"env": "tests.any_envs:Unending-v0", "n_steps": 40}
     if asked == "the clock":
@@ -185,7 +200,7 @@ def test_between_two_updates_a_run_is_saved_when_it_is_time_or_asked_for(
         signal_at(monkeypatch, asked, at=8)
     assert main_program.main([*words_of(settings), "--run-id=run"]) == 0
     n_saved = {"the clock": 38, signal.SIGUSR1: 16}[asked]
-    assert load_checkpoint(folder_of("run") / PREVIOUS)["env_steps"] == n_saved
+    assert saved[-2:] == [n_saved, 40]
     assert len(outcome(folder_of("run"))["metrics"]) == 1
 
 
@@ -437,3 +452,38 @@ def test_with_damaged_rows_a_run_goes_on_from_before_them(place, fault, whole, c
     assert f": {last['env_steps'] - begun:,} steps are lost" in caplog.text
     assert f"going on after {begun} steps, exactly" in capsys.readouterr().out
     assert same(outcome(folder), expected)
+
+
+HALFWAY = ("DQN LSTM", "DQN GPT, its last reward", "DQN HELM, RND", "SAC LSTM")
+HALFWAY += ("SAC GPT, continuous, of two encoders", "TD3 GPT of two encoders")
+
+
+@pytest.mark.quick("DQN LSTM", "SAC LSTM")
+@pytest.mark.parametrize("row", HALFWAY)
+def test_at_every_gradient_step_a_run_stops_and_goes_on_to_the_bit(
+    row, in_empty_folder, monkeypatch, capsys
+):
+    monkeypatch.setattr(off_policy, "SUMMED_AT_ONCE", 4)  # runs stop before, at and after sums
+    settings = ROWS[row] | {"n_steps": 104, "replay_ratio": 0.2}  # the last one ends an episode
+    assert main_program.main([*words_of(settings), "--run-id=whole"]) == 0
+    whole = folder_of("whole")
+    n_steps = int(float(outcome(whole)["metrics"][-1]["train/n_gradient_steps"]))
+    assert n_steps > 5
+    take_step = OffPolicyLearner.take_step
+
+    def stopping(learner):
+        taken = take_step(learner)
+        if taken:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return taken
+
+    monkeypatch.setattr(OffPolicyLearner, "take_step", stopping)
+    assert main_program.main([*words_of(settings), "--run-id=cut"]) == 143
+    folder, n_stops = folder_of("cut"), 1
+    while (status := resume("cut")) == 143:
+        n_stops += 1
+        ended_in_update = load_checkpoint(folder / LAST)["env_steps"] == settings["n_steps"]
+    assert (status, n_stops, ended_in_update) == (0, n_steps, True)
+    assert capsys.readouterr().out.count("steps, exactly") == n_steps
+    assert same(outcome(folder), outcome(whole))
+    assert same(*(load_checkpoint(each / BEST)["agent"] for each in (folder, whole)))

@@ -18,7 +18,7 @@ and ckpt_last.pt the rest of the run's state, from which it is resumed exactly:
     other_ranks learner, collector and own of each rank but the first
 
 It is written after an update, when no rollout is half full and no gradient step owed; learners from
-replay may stop between any two steps, too.
+replay may stop between any two steps, of the environments and of the optimiser, too.
 
 A published checkpoint is model.safetensors, a file of tensors and JSON without any code. The
 tensors are the agent's; the header has two texts
@@ -175,6 +175,8 @@ class Checkpoints:
                     # metrics.csv is on the disk before a checkpoint that names its length.
                     whole |= {"other_ranks": parts[1:], "metrics": self.writer.sync()}
                     save_checkpoint(self.folder / LAST, whole, self.folder / PREVIOUS)
+                    if is_last:  # nothing more is written that could be broken off
+                        (self.folder / PREVIOUS).unlink(missing_ok=True)
         if is_last or not stop:
             return
         saved = "Nothing is saved (save_ckpt is false)"
@@ -183,13 +185,14 @@ class Checkpoints:
         raise Interrupted(f"interrupted after {env_steps:,} steps. {saved}", signal.Signals(stop))
 
     def between_updates(self, env_steps: int, state: Callable[[], dict[str, Any]]) -> None:
-        """Do the same between two steps of a run of one process, which does not wait there.
+        """Do the same between two steps of the environments, or of the optimiser.
 
         Checkpoints are seconds apart, though every update may have one: there are far more steps.
         """
         seconds = max(60 * self.config.checkpoint_minutes, LEAST_APART)
         is_time = time.perf_counter() - max(self.last_saved, self.begun) >= seconds
-        if is_time or self.interruption.save or self.interruption.stop:
+        wanted = is_time or self.interruption.save or self.interruption.stop is not None
+        if any(self.ranks.all_reduce_max(wanted)):
             self.after_update(env_steps, False, state)
 
 
@@ -276,7 +279,7 @@ def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
                     f"{path}: holds an agent to play with, as {BEST} does, but no state of the run "
                     f"({', '.join(missing)}). Restore the run's own {LAST}"
                 )
-            if checkpoint["env_steps"] < n_steps:
+            if not is_complete(checkpoint, n_steps):
                 _check_replay(checkpoint, folder)
         except UserError as error:
             problems.append(error)
@@ -332,7 +335,7 @@ def unfinished_checkpoint(
             f"{folder}: its checkpoint is one of {made_by} rank{'s'[: made_by - 1]}, "
             f"this is {n_ranks}. Go on with: {resume_command(folder, made_by)}"
         )
-    if checkpoint["env_steps"] >= config.n_steps:
+    if is_complete(checkpoint, config.n_steps):
         if to_go_on:
             raise UserError(
                 f"n_steps: {config.n_steps:,}, and {folder} has had {checkpoint['env_steps']:,} "
@@ -347,6 +350,13 @@ def unfinished_checkpoint(
             f"steps: {resume_command(folder)} --var n_steps=N"
         )
     return checkpoint
+
+
+def is_complete(checkpoint: Mapping[str, Any], n_steps: int) -> bool:
+    match checkpoint:
+        case {"run": {"is_updating": True}}:  # gradient steps are left
+            return False
+    return bool(checkpoint["env_steps"] >= n_steps)
 
 
 def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:

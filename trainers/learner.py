@@ -109,11 +109,25 @@ class Learner(Protocol):
         """Say once what does not fit to episodes of so many steps."""
         return
 
+    def take_step(self) -> bool:
+        """Take a gradient step of a long update; False where none is left, or updates are short.
+
+        The run may be saved after each, and end there. All ranks take as many.
+        """
+        return False
+
+    @property
+    def under_way(self) -> tuple[int, int] | None:
+        """Gradient steps taken of an update that has begun, and all of them; else None."""
+        return None
+
     def update(self, progress: float) -> dict[str, float]:
-        """Learn and return the metrics; `progress` is the share of the run that is over."""
+        """Learn whatever is left and return the metrics; `progress` is the share of the run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after an update, or where the run `may_stop`, without the agent."""
+        """Return the state, without the agent: after an update, where it `may_stop`, or between
+        two gradient steps.
+        """
 
     def load_state_dict(
         self, state: dict[str, Any], percept: AgentInput, memory: Memory | None

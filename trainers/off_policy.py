@@ -6,10 +6,12 @@ has ended, `replay_ratio` gradient steps per environment step since the last upd
 
 import logging
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 from typing import Any, ClassVar
 
 import torch
@@ -41,13 +43,15 @@ from trainers.sequence_replay import (
     step_tensors,
 )
 from utils.errors import NotFiniteError
-from utils.saved_state import load_moments, moments, with_moments
+from utils.saved_state import check_like, load_moments, moments, with_moments
 from utils.settings import Config, setting
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
+TIMED = 5  # gradient steps: what they take tells what a run will take
+WORTH_TELLING = 300  # seconds
 STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks
 COUNTS: tuple[str, ...] = (
-    *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
+    *("n_explored", "n_updates", "n_owed", "n_due", "n_taken", "n_warmup_steps", "longest"),
     *("_n_episodes", "_n_unpaid", "_is_stale", "_has_ended", "_n_observed"),
 )
 
@@ -101,7 +105,9 @@ class OffPolicyLearner(Learner):
         replay: None before the first episode has ended.
         n_explored: Environment steps since the warm-up, those of all environments.
         n_updates: Gradient steps so far.
-        n_owed: Gradient steps that are due.
+        n_owed: Gradient steps that are outstanding, those of an update under way among them.
+        n_due: Gradient steps of the update that is under way, else 0.
+        n_taken: Those of them that have been taken.
         n_warmup_steps: Environment steps of the warm-up.
         longest: Steps of the longest episode of the warm-up.
     """
@@ -117,7 +123,7 @@ class OffPolicyLearner(Learner):
         self.optimizers: dict[str, Optimizer] = {}
         self.beside: dict[str, Tensor] = {}
         self.replay: Replay | None = None
-        self.n_explored = self.n_updates = self.n_owed = 0
+        self.n_explored = self.n_updates = self.n_owed = self.n_due = self.n_taken = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
         self._n_unpaid = 0  # environment steps that no gradient steps are owed for yet
         self.running = EpisodeBuffer(agent.n_context)
@@ -125,6 +131,9 @@ class OffPolicyLearner(Learner):
         self._has_ended = False  # an episode, since the last update
         self._is_stale = False  # the memory of running episodes: the weights have changed
         self._n_observed = 0  # steps of each environment since the last update
+        self._means = MeanMetrics()  # of the update under way
+        self._waiting: list[Tensor] = []  # metrics [M] of its last steps, still on the device
+        self._timed: list[float] = []  # seconds of the run's first gradient steps
 
     @abstractmethod
     def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
@@ -222,20 +231,44 @@ class OffPolicyLearner(Learner):
             self.n_owed += math.floor(owed) if was_warming_up else math.ceil(owed)
             self._n_unpaid = 0
 
-    def update(self, progress: float) -> dict[str, float]:
-        self._has_ended, self._n_observed = False, 0
-        n_steps = self.ranks.least(self.n_owed)  # 0 where one rank is still warming up
+    @property
+    def under_way(self) -> tuple[int, int] | None:
+        return (self.n_taken, self.n_due) if self.n_due else None
+
+    def take_step(self) -> bool:
+        begun = time.perf_counter()
+        if not self.n_due:
+            self.n_due = self.ranks.least(self.n_owed)  # 0 where one rank is still warming up
+        if self.n_taken == self.n_due:
+            return False
+        assert self.replay is not None, "gradient steps are owed for episodes in replay"
         n_sequences = self.ranks.part_of(self.config.batch_size)
-        means, logged = MeanMetrics(), []
-        for number in range(1, n_steps + 1):
-            assert self.replay is not None, "gradient steps are owed for episodes in replay"
-            sequences, rewarded = self._rewarded(self.replay.sample(n_sequences))
-            logged.append(self.learn(sequences) | rewarded)
-            if number % SUMMED_AT_ONCE == 0 or number == n_steps:
-                self._sum_up(logged, means)
-                logged = []
+        sequences, rewarded = self._rewarded(self.replay.sample(n_sequences))
+        logged = self.learn(sequences) | rewarded
+        # The norm of no gradients lies on the CPU.
+        row = torch.stack([logged[name].to(self.agent.device) for name in self._names])
+        self._waiting.append(row)
+        self.n_taken += 1
+        if self.n_updates + self.n_taken <= TIMED:
+            row.tolist()  # the device has done it
+            self._timed.append(time.perf_counter() - begun)
+            if self.n_updates + self.n_taken == TIMED:
+                self._tell_pace()
+        if len(self._waiting) == SUMMED_AT_ONCE or self.n_taken == self.n_due:
+            # Only now does the program wait for the device.
+            sums = self._table().double().sum(0).tolist()
+            self._means.add(dict(zip(self._names, sums, strict=True)), len(self._waiting))
+            self._waiting.clear()
+        return True
+
+    def update(self, progress: float) -> dict[str, float]:
+        while self.take_step():
+            pass
+        n_steps, means = self.n_due, self._means.means()
         self.n_updates += n_steps
         self.n_owed -= n_steps
+        self.n_due = self.n_taken = self._n_observed = 0
+        self._has_ended, self._means = False, MeanMetrics()
         # A transformer's keys and values of the running episodes come from the old weights, or of
         # observations normalised by old moments.
         has_changed = n_steps > 0 or self.agent.reader.normalizer is not None
@@ -247,14 +280,13 @@ class OffPolicyLearner(Learner):
                 f"warm-up's {self.config.warmup_episodes:,} episodes. Choose a larger n_steps or "
                 "a smaller warmup_episodes"
             )
-        metrics = self.empty_metrics() | means.means()
+        metrics = self.empty_metrics() | means
         metrics["train/n_gradient_steps"] = float(self.n_updates)
         metrics["train/replay_steps"] = 0.0 if self.replay is None else float(len(self.replay))
         return metrics
 
     def empty_metrics(self) -> dict[str, float]:
-        rewarded = () if self.reward is None else self.reward.metrics
-        return dict.fromkeys((*(f"train/{name}" for name in self.logged), *rewarded), math.nan)
+        return dict.fromkeys(self._names, math.nan)
 
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
@@ -276,6 +308,7 @@ class OffPolicyLearner(Learner):
             "counts": {name: getattr(self, name) for name in self.counts},
             "replay": None if self.replay is None else self._files.save(self.replay),
             "running": self.running.state_dict(),
+            "update": self._means.state_dict() | {"waiting": self._table().cpu()},
         }
 
     def load_state_dict(
@@ -290,6 +323,7 @@ class OffPolicyLearner(Learner):
             self.reward.load_state_dict(state["reward"])
         for name in self.counts:
             setattr(self, name, state["counts"][name])
+        self._load_update(state["update"])
         forgotten = self.agent.initial_memory(percept.n_envs)
         context = self.agent.act(percept, forgotten, deterministic=True, advance=False).context
         if state["replay"] is not None:
@@ -332,17 +366,44 @@ class OffPolicyLearner(Learner):
         paid[counted] = rewards
         return sequences._replace(rewards=paid.view_as(sequences.rewards)), logged
 
-    def _sum_up(self, logged: list[dict[str, Tensor]], means: MeanMetrics) -> None:
-        names = list(logged[0])
-        device = self.agent.device  # the norm of no gradients lies on the CPU
-        table = torch.stack([torch.stack([row[n].to(device) for n in names]) for row in logged])
-        # Only now does the program wait for the device.
-        sums = table.double().sum(0).tolist()
-        means.add(dict(zip(names, sums, strict=True)), len(logged))
-        if not means.are_finite:
-            finite = table.isfinite().all(1)
-            number = int((~finite).nonzero()[0])
-            raise NotFiniteError({"epoch": 0, "number": number, "logged": logged[number]})
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The metrics of a gradient step."""
+        rewarded = () if self.reward is None else self.reward.metrics
+        return *(f"train/{name}" for name in self.logged), *rewarded
+
+    def _table(self) -> Tensor:
+        """Return the metrics of gradient steps that are not summed up yet.  [n, M]"""
+        if not self._waiting:
+            return torch.zeros(0, len(self._names))
+        table = torch.stack(self._waiting)
+        wrong = (~table.isfinite().all(1)).nonzero()
+        if len(wrong):  # before anything is saved
+            number = int(wrong[0])
+            logged = dict(zip(self._names, table[number], strict=True))
+            raise NotFiniteError({"epoch": 0, "number": number, "logged": logged})
+        return table
+
+    def _load_update(self, state: dict[str, Any]) -> None:
+        names, n_summed, waiting = self._names, state["n_steps"], state["waiting"]
+        check_like(state["sums"], dict.fromkeys(names if n_summed else (), 0.0), "update.sums")
+        check_like(waiting, torch.zeros(len(waiting), len(names)), "update.waiting")
+        if not self.n_taken == n_summed + len(waiting) <= self.n_due <= self.n_owed:
+            raise ValueError("update: not as many gradient steps as are outstanding")
+        self._means.load_state_dict(state)
+        self._waiting = list(waiting.to(self.agent.device))
+
+    def _tell_pace(self) -> None:
+        config, seconds = self.config, median(self._timed)
+        n_left = config.n_steps - self.n_warmup_steps - self.n_explored
+        whole = seconds * (self.n_owed - self.n_taken + config.replay_ratio * n_left)
+        if whole >= WORTH_TELLING:
+            length, unit = (whole / 3600, "hours") if whole > 7200 else (whole / 60, "minutes")
+            self.ranks.print(
+                f"{seconds:.2g} s a gradient step, {config.replay_ratio:g} of them for each "
+                f"environment step: about {length:,.0f} {unit} in all. Fewer steps (n_steps), "
+                "shorter sequences (context_length) or a smaller batch_size take less"
+            )
 
     def _store(self, ended: list[int], transition: Transition) -> None:
         following = transition.following

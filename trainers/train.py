@@ -8,7 +8,7 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,6 +64,8 @@ RAGGED = {
     "run.learner.guide_memory",
     "run.learner.past",
     "run.learner.running",
+    "run.learner.update.sums",
+    "run.learner.update.waiting",
 }
 
 
@@ -94,7 +96,7 @@ class Run:
         self.showcase, self.evaluation = showcase, evaluation
         self.ranks = collector.ranks
         self.best_return = -math.inf  # the best mean return of EPISODES_AVERAGED episodes
-        self.seconds = 0.0
+        self.seconds = self._next_shown = 0.0
         self.logged: Mapping[str, Any] = NOTHING  # of metrics.csv, where the run goes on
 
     def train(self, folder: Path) -> None:
@@ -138,13 +140,19 @@ class Run:
                     if learner.may_stop and not learner.update_due:
                         checkpoints.between_updates(self.env_steps, self.state_dict)
 
-                collector.tell_first()
-                if len(collector.episodes) >= EPISODES_TO_KNOW:
-                    learner.notice(float(np.mean([each.length for each in collector.episodes])))
+                if learner.under_way is None:  # else the run goes on within an update
+                    collector.tell_first()
+                    if len(collector.episodes) >= EPISODES_TO_KNOW:
+                        learner.notice(float(np.mean([each.length for each in collector.episodes])))
+                    # Save the best agent before updating it: the returns are the old weights'.
+                    self._keep_best(checkpoints)
 
-                # Save the best agent before updating it: the returns belong to the old weights.
-                self._keep_best(checkpoints)
-                metrics = self._update() | collector.metrics() | learner.agent.metrics()
+                def after_step() -> None:
+                    checkpoints.between_updates(self.env_steps, self.state_dict)
+                    self._show_steps(bar)
+
+                metrics = self._update(after_step)
+                metrics |= collector.metrics() | learner.agent.metrics()
 
                 seconds = time.perf_counter() - begun
                 metrics["time/steps_per_second"] = (collector.env_steps - steps_before) / seconds
@@ -247,6 +255,7 @@ class Run:
                 "seconds": self.seconds,
                 "best_return": self.best_return,
                 "n_evaluations": 0 if self.evaluation is None else self.evaluation.n_due,
+                "is_updating": self.learner.under_way is not None,
             },
             "own": {"random": random_state()},
         }
@@ -275,6 +284,8 @@ class Run:
             self.learner.agent.reader.sentences.check(numbers)
         self.learner.load_state_dict(state["learner"], percept, memory)
         self.learner.check_counts(self.env_steps)
+        if own["is_updating"] != (self.learner.under_way is not None):
+            raise ValueError("run.is_updating: the learner is not")
         self.learner.agent.load_state_dict(state["agent"])
         set_random_state(state["own"]["random"])
         return memory is not None
@@ -294,14 +305,17 @@ class Run:
 
     @property
     def _is_over(self) -> bool:
-        return self.env_steps >= self.config.n_steps
+        return self.env_steps >= self.config.n_steps and self.learner.under_way is None
 
-    def _update(self) -> dict[str, float]:
+    def _update(self, after_step: Callable[[], None]) -> dict[str, float]:
         # Moments of observations change where weights do: an update learns by those that its steps
         # were acted by. Only the first update would not know any.
         if self.collector.is_blind:
             self.collector.count_observations()
         try:
+            # Hundreds of gradient steps may be outstanding: the run is saved between any two.
+            while self.learner.take_step():
+                after_step()
             metrics = self.learner.update(self.env_steps / self.config.n_steps)
         except NotFiniteError as error:
             error.minibatch["env_steps"] = self.env_steps
@@ -310,6 +324,13 @@ class Run:
         # Ranks keep statistics of their own observations; those of the first count.
         self.ranks.broadcast(self.learner.agent.buffers())
         return self.ranks.average(metrics)
+
+    def _show_steps(self, bar: tqdm) -> None:
+        steps = self.learner.under_way
+        if steps is None or bar.disable or time.perf_counter() < self._next_shown:
+            return
+        self._next_shown = time.perf_counter() + bar.mininterval
+        bar.set_postfix_str(f"gradient steps {steps[0]:,}/{steps[1]:,}")
 
     def _keep_best(self, checkpoints: Checkpoints) -> None:
         """Save the agent if none was better, or while too few episodes have ended for a mean."""

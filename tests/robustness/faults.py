@@ -31,9 +31,11 @@ from tqdm import tqdm
 import main as main_program
 from envs import SUITES, Suite
 from tests.runs import DESCRIBED, ROWS, outcome, same, words_of
+from trainers import checkpoint
 from trainers.checkpoint import LAST, PREVIOUS
 
 MOST_KILLS = 3
+LEAST_APART = 0.02  # seconds from one checkpoint to the next within an update
 LOG = "log.txt"
 DISK_MB = 256
 DISK_BLOCK = 4096
@@ -60,6 +62,8 @@ class Case(NamedTuple):
 def make_case(name: str, workplace: Path) -> Case:
     """Return a case with the outcome of an undisturbed run."""
     longer = {"checkpoint_minutes": 0, "n_steps": 3 * ROWS[name]["n_steps"]}
+    if "replay_ratio" in ROWS[name]:  # most of the time goes by within updates
+        longer["replay_ratio"] = 0.5
     settings = ROWS[name] | longer
     command = [*words_of(settings), "--run-id=run"]
     workplace.mkdir()
@@ -252,6 +256,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    checkpoint.LEAST_APART = LEAST_APART
     # A fork lacks the threads for which a pool of the parent's would wait when it is collected.
     os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
     logging.basicConfig(format="%(message)s", level=logging.ERROR)
