@@ -89,6 +89,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO LRU": PPO | LRU | {"memory_layers": 2},
     "PPO FFM": PPO | FFM,
     "PPO mLSTM": PPO | MLSTM | {"env": "CartPole-v1"},
+    "PPO Mamba2": PPO | MLSTM | {"model": "Mamba2", "target_kl": 0.01, "n_epochs": 2},
+    "DQN GatedDeltaNet": DQN | MLSTM | {"model": "GatedDeltaNet"},
     "PPO GTrXL": PPO | GTRXL | {"memory_layers": 2},
     "PPO GPT, a twin of POPGym": PPO | GPT | TWIN | {"env": "popgym-RepeatPreviousEasy-v0"},
     "PPO GPT of learned positions": PPO | GPT | MISSIONS | READS | {"memory_positions": "learned"},
