@@ -164,9 +164,6 @@ def context_of(settings: Mapping[str, Any]) -> str:
     if model in ("CNN", "CNN-PPO"):
         return "0"
     if "HELM" in model:
-        # Its state forgets by itself. By name, since the model's files need not be here.
-        if "mamba" in str(settings["language_model"]).casefold():
-            return "any"
         return str(settings["mem_len"] // (settings["topk"] if model == "SHELM" else 1))
     from_replay = settings["algorithm"] != "PPO" and settings["context_length"] > 0
     limits = [settings["context_length"]] if from_replay else []

@@ -219,7 +219,7 @@ def draw_words(counts: Counter[str], most: int = MOST_WORDS) -> "Figure":
 def analyse_attention(source: "Source") -> figures.AnalysisResult:
     maps: dict[object, np.ndarray] = {}
     language = getattr(source.agent, "language", None)
-    if language is not None and language.language_model.has_attention:
+    if language is not None:
         tokens = episode_tokens(language, source.first_episode)
         attention = episode_attention(language.language_model, tokens).cpu().numpy()
         maps |= dict(enumerate(attention, start=1))

@@ -76,7 +76,7 @@ def media(agent: Agent, episode: Observations) -> Media:
         counts = memory.count_words([memory.retrieved_words(retrieval, episode.images)])
         shown["episode/words"] = picture(memory.draw_words(counts))
         shown["episode/word_counts"] = markdown(memory.word_table(counts)[: memory.MOST_WORDS + 1])
-    if language is not None and language.language_model.has_attention:
+    if language is not None:
         tokens = memory.episode_tokens(language, episode)
         weights = memory.episode_attention(language.language_model, tokens).cpu().numpy()
         shown["episode/attention"] = picture(memory.draw_attention([*weights]))

@@ -58,6 +58,8 @@ AGENTS = Agents(
         "LRU": "models.baselines:LruAgent",
         "FFM": "models.baselines:FfmAgent",
         "mLSTM": "models.baselines:MLstmAgent",
+        "GatedDeltaNet": "models.baselines:GatedDeltaNetAgent",
+        "Mamba2": "models.baselines:Mamba2Agent",
         "GPT": "models.baselines:GptAgent",
         "GTrXL": "models.baselines:GTrXLAgent",
         "HELM": "models.helm:Helm",

@@ -152,7 +152,15 @@ class FfmAgent(MemoryAgent):
 
 class MLstmAgent(MemoryAgent):
     memory_class = memories.MLstm
-    reads = (EncoderSettings, memories.HeadSettings)
+    reads = (EncoderSettings, memories.ConvolutionSettings)
+
+
+class GatedDeltaNetAgent(MLstmAgent):
+    memory_class = memories.GatedDeltaNet
+
+
+class Mamba2Agent(MLstmAgent):
+    memory_class = memories.Mamba2
 
 
 class GptAgent(MemoryAgent):

@@ -204,11 +204,6 @@ class LanguageMemoryAgent(ActorCriticAgent):
                 f"n_layer: {config.n_layer} is more than the {facts.n_layer} layers of "
                 f"{config.language_model}. Choose 1 to {facts.n_layer}, or null for all"
             )
-        if config.readout_steps and facts.model_type == "mamba":
-            raise UserError(
-                f"readout_steps: {config.language_model} keeps a state, and no keys and values to "
-                "read. Choose readout_steps=0"
-            )
 
 
 class Helm(LanguageMemoryAgent):
@@ -435,15 +430,13 @@ class LanguageMemory(nn.Module):
 
     @torch.no_grad()
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
-        """Return the attention of every head of every layer to past steps, if any.  [N, L, H, S]
+        """Return the attention of every head of every layer to past steps.  [N, L, H, S]
 
         For HELM also the nearest token and its cosine [N, 1], and the retrieval's entropy [N]; the
         retrieval returns the nearest token as beta goes to infinity.
         """
-        told = {}
-        if self.language_model.has_attention:
-            weights = self.language_model.attention(self.tokens(percept), memory, percept.is_first)
-            told["attention"] = attention_by_step(weights).half().cpu().numpy()
+        weights = self.language_model.attention(self.tokens(percept), memory, percept.is_first)
+        told = {"attention": attention_by_step(weights).half().cpu().numpy()}
         retrieval = self.to_language
         if not isinstance(retrieval, FrozenHopfield):
             return told

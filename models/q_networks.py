@@ -7,6 +7,7 @@ embeddings, so that an update has nothing to unroll.
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ from models.caching import encoded_once, to_float01
 from models.encoders import SmallImpalaCNN, configured_reader, mlp
 from models.heads import SquashedGaussian, checked_actions
 from models.helm import LanguageMemory, configured_readout, observed_by_encoder
+from models.language.kv_cache import MemoryLengthSettings
 from models.language.layers import Linear
 from models.memories import TrainedMemory
 from models.observations import (
@@ -199,19 +201,26 @@ class RecurrentTorso(Torso):
 
     def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Stepped:
         embedded = self.embedder.step(percept)
+        # Replay keeps no state, which old weights have made. But a memory that is given steps again
+        # counts positions, and learns them where it acts.
+        context = embedded[:, :0]
+        if self.memory.n_context:
+            context = self.memory.context(memory, percept.is_first)
         remembered = self.memory.step(embedded, memory, percept.is_first, advance)
-        return remembered, remembered[:, :0]
+        return remembered, context
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
         shape = sequences.is_first.shape
-        nothing = self.memory.context(self.memory.initial(shape[1]), sequences.is_first[0])
+        context = sequences.context[0]
+        if not self.memory.n_context:
+            context = self.memory.context(self.memory.initial(shape[1]), sequences.is_first[0])
         no_starts = torch.zeros(shape, dtype=torch.bool)  # after the first, known to the host
         embedded = self.embedded(sequences)
         # In reduced precision only where it can be: oneDNN has no LSTM in bfloat16 for AVX2.
         is_possible = self.memory.has_bfloat16 and (embedded.is_cuda or CPU_HAS_BFLOAT16)
         plain = torch.autocast(embedded.device.type, enabled=False)
         with nullcontext() if is_possible else plain:
-            return self.memory.unroll(embedded.float(), no_starts, nothing)
+            return self.memory.unroll(embedded.float(), no_starts, context)
 
     def read_episode(self, episode: AgentInput) -> Followed:
         embedded = self.embedder.step(episode).detach()[:, None].requires_grad_()
@@ -349,11 +358,16 @@ def build_from_replay(
         encoder = load_sentence_encoder(config.sentence_encoder)
         sentences = SentenceFeatures(reader.sentences, encoder)
 
+    of_memory = config
+    if isinstance(config, MemoryLengthSettings) and config.context_length > 0:
+        # It acts on distances that it has learned.
+        of_memory = replace(config, mem_len=min(config.mem_len, config.context_length))
+
     def body() -> Torso:
         embedder = InputEmbedder(embedded, n_actions, config, sentences)
         if language is not None:
             return FrozenLMTorso(embedder, language)
-        return RecurrentTorso(embedder, kind.memory_class(embedder.width, config))
+        return RecurrentTorso(embedder, kind.memory_class(embedder.width, of_memory))
 
     acting = body()
     hidden = (config.head_width, config.head_width)

@@ -30,10 +30,6 @@ DECODERS: dict[str, dict[str, Any]] = {
 }
 # None of these is a `Decoder`.
 OTHERS: dict[str, dict[str, Any]] = {
-    "mamba": {
-        **{"hidden_size": 24, "num_hidden_layers": 2, "expand": 2, "vocab_size": 30},
-        **{"state_size": 5, "conv_kernel": 4, "time_step_rank": 3, "use_bias": True},
-    },
     "bert": SIZES
     | {"num_attention_heads": 3, "max_position_embeddings": N_POSITIONS, "pad_token_id": 0},
     "roberta": SIZES

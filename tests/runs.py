@@ -11,7 +11,7 @@ import torch
 
 import main as main_program
 from tests.described import NAME as DESCRIBED
-from tests.published_models import tiny_model_folder, tiny_sentence_encoder, write_decoder
+from tests.published_models import tiny_sentence_encoder, write_decoder
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
@@ -89,6 +89,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO LRU": PPO | LRU | {"memory_layers": 2},
     "PPO FFM": PPO | FFM,
     "PPO mLSTM": PPO | MLSTM | {"env": "CartPole-v1"},
+    "PPO Mamba2": PPO | MLSTM | {"model": "Mamba2", "target_kl": 0.01, "n_epochs": 2},
+    "DQN GatedDeltaNet": DQN | MLSTM | {"model": "GatedDeltaNet"},
     "PPO GTrXL": PPO | GTRXL | {"memory_layers": 2},
     "PPO GPT, a twin of POPGym": PPO | GPT | TWIN | {"env": "popgym-RepeatPreviousEasy-v0"},
     "PPO GPT of learned positions": PPO | GPT | MISSIONS | READS | {"memory_positions": "learned"},
@@ -109,7 +111,6 @@ ROWS: dict[str, dict[str, Any]] = {
     | {"curiosity": "APT", "apt_group": 16, "curiosity_icm": "paper"},
     "PPO HELM, continuous": PPO | HELM | STEERED_BY_SIGHT,
     "PPO HELM": PPO | HELM | {"adv_norm": "true", "lr_decay": "linear"},
-    "PPO HELM of Mamba": PPO | HELM | {"language_model": "mamba"},
     "PPO HELM of numbers": PPO | HELM | NORMALISED | {"env": "CartPole-v1"},
     "PPO HELM, NovelD": PPO | HELM | CURIOUS | {"curiosity": "NovelD"},
     "PPO HELM reads, and reads out": PPO
@@ -182,7 +183,6 @@ def _models() -> tuple[tempfile.TemporaryDirectory, dict[str, str]]:
     encoder, decoder = Path(folder.name, "encoder"), Path(folder.name, "decoder")
     decoder.mkdir()
     made = {"tiny": str(tiny_sentence_encoder(encoder)), "decoder": str(write_decoder(decoder))}
-    made["mamba"] = str(tiny_model_folder(Path(folder.name, "mamba"), "mamba"))
     return folder, made
 
 

@@ -97,6 +97,50 @@ class Elman(TrainedMemory):
         return self.cell(torch.cat((x, read), 1)).tanh()
 
 
+class Counting(TrainedMemory):
+    """Weighs each input by its place in the episode; it learns no place behind the 14th."""
+
+    n_context = 8
+
+    def __init__(self, n_features, settings):
+        super().__init__(n_features, settings)
+        self.width = WIDTH
+        self.enter = nn.Linear(n_features, WIDTH)
+
+    def initial(self, n_envs):
+        return TensorMemory(torch.zeros(n_envs, 1, device=self.device))
+
+    def context(self, state, is_first):
+        return state.before(is_first)
+
+    @torch.no_grad()
+    def step(self, x, state, is_first, advance=True):
+        age = self.context(state, is_first)
+        if advance:
+            state.state = age + 1
+        return self.enter(x) * age.cos()
+
+    def unroll(self, x, is_first, context):
+        ages = self._ages(is_first, context)[:-1].clamp(max=14)
+        return self.enter(x) * ages.cos()
+
+    def refresh(self, x, is_first, context, state):
+        state.state = self._ages(is_first, context)[-1]
+
+    def _ages(self, is_first, context):
+        ages = [context]
+        for begins in is_first:
+            ages.append(ages[-1].masked_fill(begins[:, None], 0) + 1)
+        ages[:-1] = [a.masked_fill(b[:, None], 0) for a, b in zip(ages, is_first, strict=False)]
+        return torch.stack(ages)
+
+
+def test_a_place_that_is_never_learned_is_found():
+    findings = check.examine(Counting(3, None), check.QUICK)
+    wrong = [each for each, finding in findings.items() if finding.is_right is False]
+    assert wrong == [check.acting_equals_learning]
+
+
 IN_PLACE = (
     *("context after the step", "changed in place"),
     *("one start for two states", "one start for all"),

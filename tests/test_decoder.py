@@ -74,9 +74,9 @@ def windowed(plain, ids, n_new, window, last_position):
     return read_at_once.last_hidden_state[:, n_new - 1 :: n_new]
 
 
-@pytest.mark.quick("gpt2-1", "llama-2", "mamba-1")
+@pytest.mark.quick("gpt2-1", "llama-2")
 @pytest.mark.parametrize("n_new", [1, 2, 3])
-@pytest.mark.parametrize("name", [*DECODERS, "mamba"])
+@pytest.mark.parametrize("name", DECODERS)
 def test_episodes_agree_with_recomputing_their_whole_context(decoders, name, n_new):
     longest = N_POSITIONS // n_new  # calls GPT-2's positions allow an episode
     ids, is_first = episodes(3 * longest, n_new)
@@ -119,7 +119,7 @@ def test_attention_is_the_librarys_own(decoders, name):
 
 
 @pytest.mark.quick("llama")
-@pytest.mark.parametrize("name", [*DECODERS, "mamba"])
+@pytest.mark.parametrize("name", DECODERS)
 def test_fewer_layers_are_the_first_ones_and_are_fed_the_librarys_embeddings(decoders, name):
     n_positions = N_POSITIONS if name == "gpt2" else None
     assert describe_language_model(decoders[name]) == (name, 2, 24, len(WORDS), n_positions)
@@ -160,26 +160,6 @@ def test_half_precision_weights_are_kept_as_published_until_packed(tmp_path, dec
     torch.testing.assert_close(rounded, expected, atol=0.1, rtol=0)
 
 
-@torch.no_grad()
-def test_mamba_reads_at_once_what_the_library_reads_step_by_step(decoders):
-    ids = episodes(9, 1)[0][:1]
-    plain, cache, expected = library(decoders["mamba"]), None, []
-    for token in ids.split(1, dim=1):
-        read_so_far = plain(input_ids=token, cache_params=cache, use_cache=True)
-        cache = read_so_far.cache_params
-        expected.append(read_so_far.last_hidden_state)
-    model = load_language_model(decoders["mamba"])
-    memory = model.initial_memory(1)
-    n_numbers = memory.state_dict()["states"].numel()
-    is_first = torch.zeros(1, dtype=torch.bool)
-    found = model.hidden_states(model.embed(ids), memory, is_first)[-1]
-    torch.testing.assert_close(found, torch.cat(expected, dim=1), atol=1e-5, rtol=0)
-    model.step(model.embed(ids), memory, is_first)
-    assert memory.state_dict()["states"].numel() == n_numbers
-    with pytest.raises(UserError, match="is recurrent and has no attention"):
-        model.attention(model.embed(ids), memory, is_first)
-
-
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 LAYERS = ["linear_attention", "full_attention"]
 REFUSED = [
@@ -190,7 +170,8 @@ REFUSED = [
     ({"model_type": "albert"}, "'albert' is an encoder of another build"),
     ({"model_type": "vit"}, "'vit' reads images, not tokens"),
     ({"model_type": "gemma3"}, "'gemma3' reads images besides"),
-    ({"model_type": "rwkv"}, "'rwkv' is recurrent in another way than mamba"),
+    ({"model_type": "mamba"}, "'mamba' is recurrent: it has no keys"),
+    ({"model_type": "rwkv"}, "'rwkv' is recurrent: it has no keys"),
     ({"model_type": "jamba"}, "'jamba' has layers of type linear_attention"),
     ({"hidden_size": "wide"}, "config.json: "),
 ]

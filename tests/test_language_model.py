@@ -9,10 +9,9 @@ from models.language.load import load_language_model
 from tests.token_streams import N_ENVS, play, stream
 
 N_HEADS = {"transfo-xl": 4, "bert": 3, "gpt2": 6, "llama": 6, "qwen3": 6}
-KINDS = [*N_HEADS, "mamba"]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=N_HEADS)
 def kind(request) -> str:
     return request.param
 
@@ -29,7 +28,7 @@ def same(memory, other):
     return all(torch.equal(states[0][name], states[1][name]) for name in remembered)
 
 
-@pytest.mark.quick("transfo-xl", "mamba")
+@pytest.mark.quick("transfo-xl")
 def test_what_was_looked_at_ahead_is_read_without_work(model):
     tokens, is_first = stream(model)
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
@@ -54,8 +53,7 @@ def test_other_looks_than_at_the_next_tokens_spoil_nothing(model, kind):
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
     for token, start in zip(tokens, is_first, strict=True):
         model.step(token + 1, memory, start, advance=False)
-        if model.has_attention:
-            attention = model.attention(token, memory, start)
+        attention = model.attention(token, memory, start)
         states = model.hidden_states(token, memory, start)
         assert same(memory, other)
         hidden = model.step(token, memory, start)
@@ -63,9 +61,8 @@ def test_other_looks_than_at_the_next_tokens_spoil_nothing(model, kind):
         assert torch.equal(hidden, states[-1, :, -1])
         model.step(token, memory, ~start, advance=False)
         assert same(memory, other)
-    if model.has_attention:
-        assert attention.shape == (model.n_layer, N_ENVS, N_HEADS[kind], 1, 7)
-        torch.testing.assert_close(attention.sum(-1), torch.ones(attention.shape[:-1]))
+    assert attention.shape == (model.n_layer, N_ENVS, N_HEADS[kind], 1, 7)
+    torch.testing.assert_close(attention.sum(-1), torch.ones(attention.shape[:-1]))
     assert states.shape == (model.n_layer, N_ENVS, 1, model.width)
 
 
@@ -89,7 +86,7 @@ def test_plain_products_give_the_numbers_of_packed_ones(kind, decoders, dtype, m
     assert all("this processor has no fast bfloat16 products" in line for line in said)
 
 
-@pytest.mark.quick("transfo-xl-17", "mamba-8")
+@pytest.mark.quick("transfo-xl-17")
 @pytest.mark.parametrize("n_played", [0, 3, 8, 17])
 def test_a_saved_memory_and_a_copy_go_on_bit_for_bit(model, tmp_path, n_played):
     tokens, is_first = stream(model)
@@ -107,7 +104,6 @@ def test_a_saved_memory_and_a_copy_go_on_bit_for_bit(model, tmp_path, n_played):
     assert torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("kind", N_HEADS, indirect=True)
 def test_a_memory_or_tokens_of_other_environments_are_refused(model):
     tokens, is_first = stream(model)
     with pytest.raises(ValueError, match=r"2 envs .* of 3 envs"):
@@ -117,7 +113,6 @@ def test_a_memory_or_tokens_of_other_environments_are_refused(model):
 
 
 @pytest.mark.quick("1-1-transfo-xl", "2-3-llama")
-@pytest.mark.parametrize("kind", N_HEADS, indirect=True)
 @pytest.mark.parametrize("wider", [1, 3])
 @pytest.mark.parametrize("n_new", [1, 2])
 def test_a_ring_grows_with_the_longest_episode_and_reads_the_same(model, wider, n_new, monkeypatch):

@@ -113,7 +113,6 @@ def test_the_score_is_the_end_of_a_smoothed_curve():
         ({"model": "GTrXL", "mem_len": 30}, "30"),
         ({"model": "HELM", "algorithm": "DQN", "mem_len": 64, "context_length": 20}, "64"),
         ({"model": "SHELM", "mem_len": 64, "topk": 4}, "16"),
-        ({"model": "HELM", "mem_len": 64, "language_model": "someone/Mamba-130m"}, "any"),
     ],
 )
 def test_an_agent_looks_back_as_far_as_it_was_trained_to_see(changes, context):

@@ -118,11 +118,11 @@ def test_a_gpt_of_one_layer_sees_exactly_mem_len_steps_back():
     assert seen.tolist() == [False] * (11 - MEM_LEN) + [True] * (MEM_LEN + 1)
 
 
-def test_learned_positions_stay_at_the_last_one():
-    ages = torch.tensor([MEM_LEN - 1, MEM_LEN, MEM_LEN + 1, 1000])
-    before, *vectors = build("GPT of learned positions").positions(ages)
-    assert not torch.equal(before, vectors[0])
-    assert all(torch.equal(vectors[0], later) for later in vectors)
+def test_learned_positions_differ_within_a_window_however_long_an_episode_is():
+    positions = build("GPT of learned positions").positions
+    for first in (0, MEM_LEN, 1000):
+        window = positions(torch.arange(first, first + MEM_LEN + 1))
+        assert len(window.unique(dim=0)) == MEM_LEN + 1
 
 
 def ages_by_counting(is_first):

@@ -6,7 +6,7 @@ import torch
 from gymnasium.spaces import Box
 
 from envs.vector import EpisodeStatistics, NumpyVectorEnv
-from models import build_agent
+from models import AGENTS, agent_class, build_agent
 from models.agent import SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.q_networks import FrozenLMTorso
@@ -54,11 +54,10 @@ class Staggered(NumpyVectorEnv):
 
 def collecting(model, algorithm="DQN", shown="vectors", **changes):
     """Return a collector with a learner that explores a little, its episodes begun."""
-    config = small_config(
-        **(SMALL | {"algorithm": algorithm, "model": model, "batch_size": 4, "n_steps": 10_000}),
-        **({"epsilon_final": 0.5, "exploration_fraction": 0.0} if algorithm == "DQN" else {}),
-        **(tiny_settings(model) | {"learning_rate": 0.01, "warmup_episodes": 2} | changes),
-    )
+    explores = {"epsilon_final": 0.5, "exploration_fraction": 0.0} if algorithm == "DQN" else {}
+    settings = SMALL | {"algorithm": algorithm, "model": model, "batch_size": 4, "n_steps": 10_000}
+    settings |= tiny_settings(model) | {"learning_rate": 0.01, "warmup_episodes": 2} | explores
+    config = small_config(**(settings | changes))
     env = EpisodeStatistics(Staggered(shown), "Staggered")
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
     with torch.no_grad():
@@ -117,13 +116,51 @@ def test_what_replay_unrolls_is_what_acting_saw(model, shown, monkeypatch):
     assert n_stored > 3 * N_ENVS
 
 
+TRAINED = [name for name in AGENTS.places if hasattr(agent_class(name), "memory_class")]
+
+
+@pytest.mark.quick("GPT-2-DQN", "LSTM-2-DQN")
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
+@pytest.mark.parametrize("context_length", [2, 3])
+@pytest.mark.parametrize("model", TRAINED)
+def test_acting_equals_learning_in_episodes_longer_than_a_sequence(
+    model, context_length, algorithm, monkeypatch
+):
+    changes = {"context_length": context_length, "memory_layers": 1, "action_embedding": 0}
+    collector = collecting(model, algorithm, **changes)
+    learner, body, n_starts, n_compared = collector.learner, collector.learner.agent.body, 0, 0
+    seen = features_while_acting(collector, monkeypatch)
+    running = [[] for _ in range(N_ENVS)]
+    for _ in range(60):
+        transition = collector.step()
+        for env, features in enumerate(seen[-1][1]):
+            running[env].append((of_env(seen[-1][0], env), features))
+        for env in transition.ended.nonzero().flatten().tolist():
+            inputs, acted = zip(*running[env], strict=True)
+            if not body.n_context:  # it reads an episode from its beginning
+                unrolled = body.unroll(one_sequence(inputs))[:, 0]
+                torch.testing.assert_close(unrolled, torch.stack(acted), atol=1e-5, rtol=1e-4)
+            # A memory that is given steps again reads those alone, where they were.
+            starts = learner.replay.start_rows[n_starts:]
+            for row in range(len(acted) - context_length if body.n_context else 0):
+                unrolled = body.unroll(learner.replay.sequences(starts[row : row + 1]))[-1, 0]
+                expected = acted[row + context_length]
+                torch.testing.assert_close(unrolled, expected, atol=1e-5, rtol=1e-4)
+            n_starts += max(1, len(acted) - context_length + 1)
+            n_compared += len(acted) > 2 * context_length
+            running[env] = []
+    assert n_compared > 3
+    assert n_starts == len(learner.replay.start_rows)
+
+
 def one_sequence(steps):
     """Return the inputs of one environment since its episode began, as a sequence."""
     n_steps = len(steps) - 1
     shown = Observations(vectors=torch.stack([step.observations.vectors for step in steps]))
     is_first = torch.arange(n_steps + 1)[:, None] == 0
     actions = torch.stack([step.last_actions for step in steps])[:, None]
-    context, nothing = torch.zeros(n_steps + 1, 1, 0), torch.zeros(n_steps, 1)
+    context, nothing = torch.arange(n_steps + 1)[:, None], torch.zeros(n_steps, 1)
     rest = nothing, nothing, nothing + 1
     return SequenceBatch(ObservationBatch(shown), is_first, actions, context, actions[1:], *rest)
 

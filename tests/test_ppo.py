@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+from analysis.run_data import read_columns
 from models.baselines import CnnAgent, LstmAgent
 from models.encoders import SmallImpalaCNN
 from models.heads import ActorCritic
@@ -14,6 +15,8 @@ from tests import golden_data
 from tests.agents import golden_rollout, small_config, spaces
 from tests.runs import CNN, GPT, LSTM, train_row
 from tests.runs import PPO as PPO_RUN
+from trainers import ppo
+from trainers.losses import clipped_policy_loss
 from trainers.ppo import PPO
 
 SETTINGS = (
@@ -98,3 +101,17 @@ def test_gradients_that_end_within_the_episodes_are_told_once(
     told = [line for line in caplog.messages if line.startswith("n_rollout_steps: ")]
     assert len(told) == is_told
     assert all(f"17 steps on average, rollouts {n_rollout_steps}" in line for line in told)
+
+
+@pytest.mark.parametrize(("target", "n_epochs"), [("null", 4), (0.6, 4), (0.4, 1)])
+def test_passes_end_where_the_policy_is_far_from_the_one_that_acted(
+    target, n_epochs, in_empty_folder, monkeypatch
+):
+    def far(*given):
+        return clipped_policy_loss(*given)._replace(approx_kl=torch.tensor(0.5))
+
+    monkeypatch.setattr(ppo, "clipped_policy_loss", far)
+    folder = train_row("run", PPO_RUN | LSTM | {"n_epochs": 4, "target_kl": target})
+    epochs = read_columns(folder)["train/n_epochs"].tolist()
+    assert epochs == [n_epochs * number for number in range(1, len(epochs) + 1)]
+    assert len(epochs) > 1

@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 
-from models import agent_class, build_agent
+from models import build_agent
 from models.observations import ObservationBatch
 from rewards.curiosity import FeatureReader
 from tests import agents, test_off_policy_agents
 from tests.agents import random_images, small_config, spaces
-from tests.bad_inputs.harness import in_one_line
 from tests.counting import CountingEnv
 from tests.tiny_clip import tiny_settings
 
@@ -95,9 +94,3 @@ def test_curiosity_reads_the_hidden_state_alone():
     seen, steps, _ = played(agent, n_steps=1)
     found = FeatureReader(config, agent)(ObservationBatch(seen[0].observations), steps[0].context)
     assert torch.equal(found["memory"], steps[0].context[:, : agent.language.width])
-
-
-def test_without_keys_there_is_nothing_to_read(decoders):
-    config = small_config(model="HELM", language_model=str(decoders["mamba"]), readout_steps=1)
-    with in_one_line("readout_steps: .* keeps a state"):
-        agent_class("HELM").check(config)

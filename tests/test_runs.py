@@ -89,9 +89,8 @@ def test_an_evaluation_restores_the_agent_and_leaves_a_page_to_look_at(runs, cap
     (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
     data, model = json.loads(data), config["model"]
     assert data["title"] == f"{model} on {config['env']}"
-    attends = "HELM" in model and not config["language_model"].endswith("mamba")
     for episode in data["episodes"]:
-        assert ("attention" in episode) == (attends or model in ("GPT", "GTrXL"))
+        assert ("attention" in episode) == ("HELM" in model or model in ("GPT", "GTrXL"))
         assert ("words" in episode) == (model in ("HELM", "SHELM"))
         assert ("entropy" in episode) == (model == "HELM")
     for path in Path("episodes").rglob("whole_*.npz"):

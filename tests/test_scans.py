@@ -7,12 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
+from transformers import Mamba2Config
+from transformers.models.mamba2 import modeling_mamba2
+from transformers.models.qwen3_next import modeling_qwen3_next
 
-from models.memories import gpt, scan
+from models.memories import gpt, matrix, scan
 
 WIDTH, N_HEADS, N_ENVS = 8, 2, 3
-SIZES = SimpleNamespace(memory_width=WIDTH, memory_heads=N_HEADS, memory_layers=1)
-CELLS = [scan.MinGruCell, scan.LruCell, scan.FfmCell, scan.MLstmCell]
+SIZES = SimpleNamespace(
+    memory_width=WIDTH, memory_heads=N_HEADS, memory_layers=1, memory_convolution=4
+)
+MATRICES = [matrix.MLstmCell, matrix.GatedDeltaNetCell, matrix.Mamba2Cell]
+CELLS = [scan.MinGruCell, scan.LruCell, scan.FfmCell, *MATRICES]
 every_cell = pytest.mark.parametrize("kind", CELLS)
 few = settings(max_examples=10, deadline=None, database=None, derandomize=True)
 
@@ -58,10 +64,20 @@ def ffm(cell, x, state):
         yield out * F.layer_norm(mixed, (WIDTH,)) + (1 - out) * skip
 
 
+def entering(cell, rows, before):
+    """Return the matrices before, [H, K, V], and each row [C] with those before it, convolved."""
+    recent = before[len(before) - 3 * rows.shape[-1] :].view(3, -1)
+    rows = torch.cat((recent, rows))
+    weights = cell.kernel.flip(0)
+    convolved = [(rows[t : t + 4] * weights).sum(0) + cell.bias for t in range(len(rows) - 3)]
+    return before[: len(before) - recent.numel()].view(cell.matrix), map(F.silu, convolved)
+
+
 def m_lstm(cell, x, before):
-    c, n = before[..., :-1], before[..., -1]
-    for x_t in x:
-        q, k, v, o = cell.enter(x_t).chunk(4)
+    state, convolved = entering(cell, x, before)
+    c, n = state[..., :-1], state[..., -1]
+    for x_t, u_t in zip(x, convolved, strict=True):
+        (q, k), (v, o) = cell.address(u_t).chunk(2), cell.content(x_t).chunk(2)
         q, k, v = (part.view(N_HEADS, -1) for part in (q, k, v))
         f, i = (15 * torch.tanh(cell.gate(x_t) / 15)).view(2, N_HEADS, 1)
         c = f.sigmoid()[..., None] * c + i.exp()[..., None] * k[:, :, None] * v[:, None]
@@ -70,7 +86,33 @@ def m_lstm(cell, x, before):
         yield cell.out(o.sigmoid() * cell.norm((q[:, None] @ c).squeeze(1) / norm).flatten())
 
 
-LOOPS = dict(zip(CELLS, (min_gru, lru, ffm, m_lstm), strict=True))
+def gated_delta_net(cell, x, before):
+    state, convolved = entering(cell, cell.qkv(x), before)
+    for x_t, u_t in zip(x, convolved, strict=True):
+        q, k, v = u_t.view(3, N_HEADS, -1)
+        gate, slow, rate = cell.gates(x_t).split([WIDTH, N_HEADS, N_HEADS])
+        q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
+        decay = torch.exp(-cell.decay.rate.exp() * F.softplus(slow + cell.decay.bias))
+        eye, rate = torch.eye(k.shape[-1]), rate.sigmoid()[:, None, None]
+        forget = decay[:, None, None] * (eye - rate * k[:, :, None] * k[:, None])
+        state = forget @ state + rate * k[:, :, None] * v[:, None]
+        read = cell.norm((q[:, None] @ state).squeeze(1) / k.shape[-1] ** 0.5)
+        yield cell.out(read.flatten() * F.silu(gate))
+
+
+def mamba_2(cell, x, before):
+    state, convolved = entering(cell, cell.xbc(x), before)
+    for x_t, u_t in zip(x, convolved, strict=True):
+        v, b, c = u_t.split([2 * WIDTH, 64, 64])
+        gate, size = cell.gates(x_t).split([2 * WIDTH, N_HEADS])
+        v, size = v.view(N_HEADS, -1), F.softplus(size + cell.decay.bias)
+        decay = torch.exp(-cell.decay.rate.exp() * size)[:, None, None]
+        state = decay * state + b[:, None] * (size[:, None] * v)[:, None]
+        read = c @ state + cell.skip[:, None] * v
+        yield cell.out(cell.norm(read.flatten() * F.silu(gate)))
+
+
+LOOPS = dict(zip(CELLS, (min_gru, lru, ffm, m_lstm, gated_delta_net, mamba_2), strict=True))
 
 
 @every_cell
@@ -89,6 +131,50 @@ def test_a_cell_gives_the_numbers_of_its_equations_from_any_state(kind, n_steps,
     episodes = [each for each in zip(parts, states, strict=True) if len(each[0])]
     expected = torch.cat([by_equations(cell, *each) for each in episodes])
     torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-7)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_steps", [1, 5, 70])
+def test_gated_deltanet_writes_and_finds_what_the_transformers_library_does(n_steps):
+    keys, queries, values = (torch.randn(n_steps, 2, N_HEADS, n) for n in (6, 6, 4))
+    keys = F.normalize(keys, dim=-1)
+    decays, rates = -torch.rand(n_steps, 2, N_HEADS), torch.rand(n_steps, 2, N_HEADS)
+    before = torch.randn(2, N_HEADS, 6, 4)
+    rule = modeling_qwen3_next.torch_recurrent_gated_delta_rule
+    batch_first = (part.transpose(0, 1) for part in (queries, keys, values, decays, rates))
+    expected, last = rule(*batch_first, initial_state=before, output_final_state=True)
+    queries = queries / 6**0.5
+    shown = matrix.Inputs(decays, queries, keys, values, rates)
+    found, after = matrix.attend(shown, torch.zeros(n_steps, 2, dtype=torch.bool), before)
+    torch.testing.assert_close(found.transpose(0, 1), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(after, last, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_mamba_2_gives_the_numbers_of_the_transformers_library():
+    sizes = {"hidden_size": WIDTH, "num_heads": N_HEADS, "head_dim": WIDTH, "n_groups": 1}
+    config = Mamba2Config(**sizes, state_size=64, conv_kernel=4, chunk_size=16, use_bias=False)
+    mixer, cell = modeling_mamba2.Mamba2Mixer(config, 0), matrix.Mamba2Cell(SIZES)
+    for parameter in mixer.parameters():
+        parameter.normal_(std=0.5)
+    z, xbc, dt = mixer.in_proj.weight.split([2 * WIDTH, 2 * WIDTH + 128, N_HEADS])
+    pairs = (
+        (cell.xbc.weight, xbc),
+        (cell.gates.weight, torch.cat((z, dt))),
+        (cell.kernel, mixer.conv1d.weight.squeeze(1).T.flip(0)),
+        (cell.bias, mixer.conv1d.bias),
+        (cell.decay.rate, mixer.A_log),
+        (cell.decay.bias, mixer.dt_bias),
+        (cell.skip, mixer.D),
+        (cell.norm.weight, mixer.norm.weight),
+        (cell.out.weight, mixer.out_proj.weight),
+    )
+    for ours, theirs in pairs:
+        ours.copy_(theirs)
+    x = torch.randn(50, 2, WIDTH)
+    begins, before = torch.zeros(50, 2, dtype=torch.bool), torch.zeros(2, *cell.shape)
+    expected = mixer(x.transpose(0, 1)).transpose(0, 1)
+    torch.testing.assert_close(cell.unroll(x, begins, before), expected, atol=1e-4, rtol=1e-3)
 
 
 @few

@@ -409,7 +409,7 @@ class OffPolicyLearner(Learner):
         following = transition.following
         context = transition.step.context
         # After a time limit the target bootstraps from the last observation: it needs a context.
-        if context.shape[1] and not transition.terminated[ended].all():
+        if context.numel() and not transition.terminated[ended].all():
             ahead = self.agent.act(following, transition.memory, deterministic=True, advance=False)
             context = ahead.context
         goes_on = (~transition.ended).tolist()

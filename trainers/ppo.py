@@ -98,6 +98,12 @@ class PpoSettings(ScheduleSettings):
     )
     vf_coef: float = setting("weight of the value loss", low=0, high=1e6, default=0.5)
     max_grad_norm: float = setting("largest norm of the gradient", low=0, high=1e6, default=0.5)
+    target_kl: float | None = setting(
+        "KL divergence from the rollout's policy at which an update's passes end; null: none",
+        low=0,
+        high=1e6,
+        default=None,
+    )
     adv_norm: bool = setting(
         "divide advantages by a running deviation, not a minibatch's", default=False
     )
@@ -239,9 +245,15 @@ class PPO(Learner):
         n_shown = len(rollout.sequences.firsts) if self.agent.sequential else rollout.n_samples
         for epoch in range(config.n_epochs):
             orders.append(torch.randperm(n_shown) if permutations is None else permutations[epoch])
+            first = len(logged)
             for batch in self._minibatches(rollout, orders[-1]):
                 logged.append(self._learn(batch, now))
-        self.n_epochs_done += config.n_epochs
+            # The policy may already be too far from the one that acted. All ranks stop together.
+            if config.target_kl is not None:
+                kl = torch.stack([row["train/approx_kl"] for row in logged[first:]]).mean().item()
+                if self.ranks.average({"kl": kl})["kl"] > config.target_kl:
+                    break
+        self.n_epochs_done += len(orders)
 
         # Metrics stay on the device until here, so that no minibatch waits for it.
         names = list(logged[0])

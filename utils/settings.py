@@ -102,9 +102,9 @@ class Config(Part):
 
     algorithm: str = setting("how it learns: PPO, DQN, SAC, EllmDQN", default="PPO")
     model: str = setting(
-        "the memory: CNN (none), LSTM, GRU, MinGRU, LRU, FFM, mLSTM, GPT, GTrXL, HELM, HELMv2, "
-        "SHELM, ELLM; or as published: "
-        "CNN-PPO, Impala-PPO; or module:Class, an agent of your own",
+        "the memory: CNN (none), LSTM, GRU, MinGRU, LRU, FFM, mLSTM, GatedDeltaNet, Mamba2, GPT, "
+        "GTrXL, HELM, HELMv2, SHELM, ELLM; or as published: CNN-PPO, Impala-PPO; or module:Class, "
+        "an agent of your own",
         default="HELM",
     )
     env: str = setting(

@@ -20,8 +20,7 @@ log = logging.getLogger(__name__)
 class LanguageModel(nn.Module):
     """A frozen causal language model that reads token vectors and keeps their keys and values.
 
-    A recurrent one keeps a state instead, and has no attention. The memory belongs to the caller
-    and is advanced in place; the model itself never changes.
+    The memory belongs to the caller and is advanced in place; the model itself never changes.
 
     Attributes:
         embeddings: The vectors of the model's own tokens, as its first layer reads them.
@@ -34,7 +33,6 @@ class LanguageModel(nn.Module):
             first by default.
     """
 
-    has_attention: ClassVar[bool] = True
     supported: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     embeddings: TokenEmbeddings

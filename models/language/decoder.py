@@ -24,7 +24,10 @@ from utils.errors import UserError
 
 # Families of the library that are no memory here, and why; the first that holds a type counts.
 REFUSED: tuple[tuple[Collection[str], str], ...] = (
-    (("falcon_mamba", "mamba2", "rwkv", "xlstm"), "is recurrent in another way than mamba"),
+    (
+        ("mamba", "falcon_mamba", "mamba2", "rwkv", "xlstm"),
+        "is recurrent: it has no keys and values to keep",
+    ),
     (
         (*auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, "whisper"),
         "has an encoder, which reads a whole text at once, and an episode comes token by token",
@@ -36,9 +39,7 @@ REFUSED: tuple[tuple[Collection[str], str], ...] = (
     (auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, "reads images, not tokens"),
     (auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, "reads images besides tokens"),
 )
-DECODERS = {*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}.difference(
-    ["mamba"], *(types for types, _ in REFUSED)
-)
+DECODERS = {*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}.difference(*(types for types, _ in REFUSED))
 CHANGING_ROTATIONS = {"dynamic", "longrope"}
 FULL, SLIDING = "full_attention", "sliding_attention"
 

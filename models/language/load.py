@@ -25,7 +25,6 @@ KINDS = {
     "roberta": "models.language.transformer:Roberta",
     "distilbert": "models.language.transformer:DistilBert",
     "transfo-xl": "models.language.transformer:TransformerXL",
-    "mamba": "models.language.mamba:Mamba",
 }
 
 
@@ -75,9 +74,9 @@ def load_language_model(
 
     Args:
         name_or_folder: `all-MiniLM-L6-v2`, `SmolLM2-135M-Instruct` (installed), `transfo-xl-wt103`
-            (from the hub), any BERT, RoBERTa, DistilBERT, Mamba or decoder (GPT-2, Llama, Qwen,
+            (from the hub), any BERT, RoBERTa, DistilBERT or decoder (GPT-2, Llama, Qwen,
             ...) on the hub, a local folder in the published layout, or a GGUF file.
-        mem_len: M, the number of tokens that are remembered; Mamba's state forgets by itself.
+        mem_len: M, the number of tokens that are remembered.
         n_layer: The number of first layers to keep; None for all.
 
     Raises:

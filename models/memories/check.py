@@ -18,6 +18,7 @@ from models.observations import AgentInput, ObservationBatch, Observations, Vect
 from utils.errors import UserError, told
 
 N, HALF = 12, 6  # steps, and environments: as many, so that one begins anew at each step
+LONGEST_WINDOW = 64  # steps; episodes three times as long are tried
 CLOSE = 3e-4  # share of the largest output: half of the digits of float32
 TEXTS = ("a red key", "an open door", "a grey wall", "a ball")
 
@@ -180,7 +181,14 @@ def acting_equals_learning(of: Subject) -> Finding:
     # Where steps before a sequence must be read again, it begins with an episode.
     firsts = (0,) if of.module.n_context else (0, HALF, N - 1)
     cuts = (slice(first, None) for first in firsts)
-    return compared(*((of.learn(of.x[c], of.is_first[c], kept[c]), acted[c]) for c in cuts))
+    pairs = [(of.learn(of.x[c], of.is_first[c], kept[c]), acted[c]) for c in cuts]
+    if of.module.n_context:  # what is far behind, it must have forgotten in both
+        n_parts = -(-3 * min(of.module.n_context, LONGEST_WINDOW) // N)
+        x = torch.cat([of.random() for _ in range(n_parts)])
+        begins = torch.arange(len(x))[:, None].expand(-1, N) == 0
+        acted, kept = of.play(x, begins)
+        pairs.append((of.learn(x, begins, kept), acted))
+    return compared(*pairs)
 
 
 def a_reset_equals_a_fresh_start(of: Subject) -> Finding:

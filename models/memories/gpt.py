@@ -175,7 +175,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A trained vector for each position; later positions share the last one."""
+    """A trained vector for each position, over and over: a window of them holds none twice."""
 
     def __init__(self, width: int, n_positions: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.table.weight, std=0.02)
 
     def forward(self, positions: Tensor) -> Tensor:
-        return self.table(positions.clamp(max=self.table.num_embeddings - 1))
+        return self.table(positions % self.table.num_embeddings)
 
 
 POSITIONS: dict[str, type[SinusoidalPositions] | type[LearnedPositions]] = {
@@ -230,7 +230,8 @@ class Gpt(TrainedMemory):
 
     A step sees itself and the last M = `mem_len` steps of its episode, whose keys and values are
     kept while acting (arXiv:2307.03864). Features of another width are first mapped to the
-    memory's. Positions count from the episode's start; of learned ones there are M + 1.
+    memory's. Positions count from the episode's start; M + 1 learned ones begin again behind the
+    last.
 
     With more than one layer a step depends, through the steps it sees, on steps further back, but
     `unroll` knows only the steps it is given. So it equals acting where the state was refreshed

@@ -2,8 +2,9 @@
 
     h_t = a_t * h_{t-1} + b_t,    |a_t| <= 1
 
-`Scan` knows the recurrence: one line in `step`, all steps at once in `unroll`. A cell is a layer's
-gates a and b, computed from its inputs alone, and what it reads of the state.
+`Scan` is the layers. A cell is one layer's recurrence: one step when acting, all steps at once when
+learning. Those of this file have gates a and b, computed from their inputs alone, and say what they
+read of the state; those with a matrix as state are in matrix.py.
 """
 
 import math
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 
 from models.agent import Memory, TensorMemory
 from models.language.layers import Linear
-from models.memories.base import HeadSettings, NetworkSettings, TrainedMemory, head_width
+from models.memories.base import NetworkSettings, TrainedMemory
 
 
 def recurrence(decays: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
@@ -84,6 +85,18 @@ class Cell(nn.Module, ABC):
         super().__init__()
 
     @abstractmethod
+    def step(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the output [N, D] of inputs [N, D], and the states after them, [N, *shape]."""
+
+    @abstractmethod
+    def unroll(self, x: Tensor, is_first: Tensor, before: Tensor) -> Tensor:
+        """Return the output [T, B, D] of whole sequences, from states [B, *shape]."""
+
+
+class GatedCell(Cell):
+    """A cell whose gates are of each number of the state."""
+
+    @abstractmethod
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Return a and b of inputs [..., D], and what else `read` is to be given.
 
@@ -94,8 +107,12 @@ class Cell(nn.Module, ABC):
     def read(self, states: Tensor, *seen: Tensor) -> Tensor:
         """Return the output [..., D] of states [..., *shape]."""
 
+    def step(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        decays, inputs, seen = self.gates(x)
+        now = decays * before + inputs
+        return self.read(now, *seen), now
+
     def unroll(self, x: Tensor, is_first: Tensor, before: Tensor) -> Tensor:
-        """Return the output [T, B, D] of whole sequences, from states [B, *shape]."""
         decays, inputs, seen = self.gates(x)
         decays = decays.expand_as(inputs)
         if is_first.is_cuda or is_first.any():  # on a GPU, asking would make the host wait
@@ -130,9 +147,8 @@ class Scan(TrainedMemory):
         x, after = self.enter(x), []
         layers = zip(self.norms, self.cells, self.context(state, is_first).unbind(1), strict=True)
         for norm, cell, before in layers:
-            decays, inputs, seen = cell.gates(norm(x))
-            now = decays * before + inputs
-            x = x + cell.read(now, *seen)
+            read, now = cell.step(norm(x), before)
+            x = x + read
             after.append(now)
         if advance:
             cast(TensorMemory, state).state = torch.stack(after, dim=1)
@@ -148,7 +164,7 @@ class Scan(TrainedMemory):
         return x
 
 
-class MinGruCell(Cell):
+class MinGruCell(GatedCell):
     """h_t = (1 - z_t) h_{t-1} + z_t g(W_h x_t), z_t = sigmoid(W_z x_t); read as it is.
 
     g(x) is x + 1/2 from 0 on, and sigmoid(x) below. Feng et al. 2024, arXiv:2410.01201, appendix B;
@@ -171,18 +187,19 @@ class MinGruCell(Cell):
         return states
 
 
-class LruCell(Cell):
+class LruCell(GatedCell):
     """h_t = lambda h_{t-1} + gamma B x_t in complex numbers, read by a gated linear unit.
 
         lambda = exp(-exp(nu) + i exp(theta))
         y_t = GLU(GELU(Re(C h_t) + d x_t))
 
-    Orvieto et al. 2023, arXiv:2303.06349, appendix A. A state has D/2 numbers; |lambda| begins
-    between 0.9 and 0.999, the phase between 0 and pi/10, gamma as sqrt(1 - |lambda|^2).
+    Orvieto et al. 2023, arXiv:2303.06349, appendix A. A state has N = D/2 numbers; |lambda| begins
+    between 0.9 and 0.999, the phase between 0 and 2 pi, gamma as sqrt(1 - |lambda|^2). Real and
+    imaginary parts of B begin with a variance of 1/(2D), those of C with 1/N.
     """
 
     dtype = torch.complex64
-    RING, MAX_PHASE = (0.9, 0.999), math.pi / 10
+    RING, MAX_PHASE = (0.9, 0.999), 2 * math.pi
 
     def __init__(self, settings: NetworkSettings) -> None:
         super().__init__(settings)
@@ -195,6 +212,8 @@ class LruCell(Cell):
         self.gamma = nn.Parameter((1 - squares).sqrt().log())
         self.enter = Linear(width, 2 * self.shape[0], bias=False)  # B
         self.leave = Linear(2 * self.shape[0], width, bias=False)  # C
+        nn.init.normal_(self.enter.weight, std=(2 * width) ** -0.5)
+        nn.init.normal_(self.leave.weight, std=self.shape[0] ** -0.5)
         self.skip = nn.Parameter(torch.randn(width))
         self.out = Linear(width, 2 * width)
 
@@ -208,7 +227,7 @@ class LruCell(Cell):
         return F.glu(self.out(F.gelu(read)), dim=-1)
 
 
-class FfmCell(Cell):
+class FfmCell(GatedCell):
     """S_t = gamma S_{t-1} + (W_1 x_t) sigmoid(W_2 x_t) 1^T, m traces at c frequencies each.
 
         gamma_jk = exp(-|alpha_j| + i omega_k)
@@ -247,84 +266,6 @@ class FfmCell(Cell):
         return torch.lerp(skip, self.norm(self.mix(torch.view_as_real(states).flatten(-3))), share)
 
 
-class MLstmCell(Cell):
-    """C_t = f_t C_{t-1} + i_t k_t [v_t, 1]^T, a matrix for each head, with d = D / heads.
-
-        f_t = sigmoid(cap(w_f x_t)),  i_t = exp(cap(w_i x_t)),  cap(x) = 15 tanh(x / 15)
-        [u_t, n_t] = q_t^T C_t / sqrt(d)
-        y_t = W (sigmoid(W_o x_t) norm(u_t / max(|n_t|, 1)))
-
-    The mLSTM of xLSTM: Beck et al. 2024, arXiv:2405.04517, section 2.3. Its exponential gate is
-    capped as in arXiv:2503.13427, instead of a running maximum; the column of ones is its n_t.
-    """
-
-    CAP, CHUNK = 15.0, 32
-
-    def __init__(self, settings: HeadSettings) -> None:
-        super().__init__(settings)
-        width, head, n_heads = settings.memory_width, head_width(settings), settings.memory_heads
-        self.shape = n_heads, head, head + 1
-        self.enter = Linear(width, 4 * width)  # queries, keys, values and the output's gate
-        self.gate = Linear(width, 2 * n_heads)
-        self.norm = nn.LayerNorm(head)
-        self.out = Linear(width, width)
-        nn.init.zeros_(self.gate.weight)
-        nn.init.zeros_(self.gate.bias)
-        self.gate.bias.data[:n_heads] = torch.linspace(3, 6, n_heads)  # nothing is forgotten yet
-
-    def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        log_forget, keys, values, *seen = self._parts(x)
-        inputs = keys[..., None] * values[..., None, :]
-        return log_forget.exp()[..., None, None], inputs, tuple(seen)
-
-    def read(self, states: Tensor, *seen: Tensor) -> Tensor:
-        queries, gate = seen
-        return self._output((queries[..., None, :] @ states).squeeze(-2), gate)
-
-    def unroll(self, x: Tensor, is_first: Tensor, before: Tensor) -> Tensor:
-        """Attend within chunks of steps; only the states between those are computed."""
-        log_forget, keys, values, queries, gate = self._parts(x)
-        n_chunks = -(-len(x) // self.CHUNK)
-
-        def chunked(part: Tensor) -> Tensor:  # [T, B, H, ...] -> [T/K, B, H, K, ...]
-            padded = F.pad(part, (0, 0) * (part.ndim - 1) + (0, n_chunks * self.CHUNK - len(x)))
-            return padded.unflatten(0, (n_chunks, self.CHUNK)).movedim(1, 3)
-
-        keys, values, queries = chunked(keys), chunked(values), chunked(queries)
-        since = chunked(log_forget).cumsum(-1)  # log of the decay in the chunk so far
-        episode = chunked(is_first[..., None].long()).cumsum(-1)  # counted within the chunk
-        visible = (episode[..., None] == episode[..., None, :]).tril()
-        decays = (since[..., None] - since[..., None, :]).masked_fill(~visible, -math.inf).exp()
-        within = (decays * (queries @ keys.mT)) @ values
-
-        # A chunk's sum of k v^T is decayed to its end, and read after a decay from its beginning.
-        decayed = decays[..., -1, :, None] * keys
-        begun = (since.exp() * (episode == 0))[..., None]
-        states = LinearRecurrence.apply(begun[..., -1:, :], decayed.mT @ values, before)
-        earlier = (begun * queries) @ torch.cat((before[None], states[:-1]))
-        return self._output((within + earlier).movedim(3, 1).flatten(0, 1)[: len(x)], gate)
-
-    def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return log f, i k, [v, 1], q / sqrt(d)  [..., H, d], and the output's gate  [..., D]."""
-        n_heads, head, _ = self.shape
-        queries, keys, values, gate = self.enter(x).chunk(4, dim=-1)
-        queries, keys, values = (p.unflatten(-1, (n_heads, head)) for p in (queries, keys, values))
-        forget, admit = (self.CAP * torch.tanh(self.gate(x) / self.CAP)).chunk(2, dim=-1)
-        keys = admit.exp()[..., None] * keys
-        return (
-            F.logsigmoid(forget),
-            keys,
-            F.pad(values, (0, 1), value=1.0),
-            queries / math.sqrt(head),
-            gate,
-        )
-
-    def _output(self, found: Tensor, gate: Tensor) -> Tensor:
-        """Return what was found [..., H, d+1] divided by its last column, gated.  [..., D]"""
-        read = self.norm(found[..., :-1] / found[..., -1:].abs().clamp(min=1))
-        return self.out(gate.sigmoid() * read.flatten(-2))
-
-
 class MinGru(Scan):
     cell_class = MinGruCell
 
@@ -335,7 +276,3 @@ class Lru(Scan):
 
 class Ffm(Scan):
     cell_class = FfmCell
-
-
-class MLstm(Scan):
-    cell_class = MLstmCell
