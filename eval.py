@@ -28,7 +28,7 @@ from utils.hub import HubError, check_repository_name, hub_snapshot
 from utils.loggers import FILE as METRICS
 from utils.run_folder import DESCRIPTION, SETTINGS, write_json
 from utils.seeding import evaluation_seed, seed_everything
-from utils.settings import MOST_SEED, Config, installed
+from utils.settings import MOST_SEED, Config, installed, networks_of
 
 EPISODES = Path("episodes")
 MOST_EPISODES = 1_000_000
@@ -80,6 +80,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
         agent = None if arguments.random else checkpoint
         player = restored_agent(config, env, agent, path)
         page = page_of(env, config.env, player, heading)
+        seed_everything(seed, config.deterministic)  # building networks has drawn numbers
         played = evaluate(player, env, arguments.n_episodes, arguments.greedy, seed, in_detail)
         with tqdm(played, total=arguments.n_episodes, unit=" episodes", disable=None) as recordings:
             for number, recording in enumerate(recordings, 1):
@@ -113,11 +114,11 @@ def play_tasks(
     player: Any = None
     seed = evaluation_seed(arguments.seed)
     for name, own in tasks.items():
-        seed_everything(seed, own.deterministic)
         with open_env(own, seed) as env:
             if player is None:  # one agent for all tasks: they share their spaces
                 agent = None if arguments.random else checkpoint
                 player = restored_agent(own, env, agent, path)
+            seed_everything(seed, own.deterministic)
             played = evaluate(player, env, arguments.n_episodes, arguments.greedy, seed)
             figures[name] = summarize([recording.episode for recording in played])
         print(f"{name:30s}{figures[name]['success_mean']:6.3f}", flush=True)
@@ -150,7 +151,7 @@ def result_file(config: Config, path: Path, arguments: argparse.Namespace) -> Pa
     """Return the file of the figures: beside the checkpoint, one for each way to evaluate it."""
     tasks = {} if arguments.tasks is None else {"tasks": arguments.tasks}
     changed = change_name(tasks | changes(arguments, config))
-    is_greedy = arguments.greedy or config.algorithm in NOT_DRAWN
+    is_greedy = arguments.greedy or networks_of(config) in NOT_DRAWN
     policy = "random" if arguments.random else "greedy" if is_greedy else "sampled"
     played = f"eval_{policy}_{arguments.n_episodes}_episodes_seed_{arguments.seed}"
     return path.with_name(f"{path.stem}_{played}{changed}.json")

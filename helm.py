@@ -7,8 +7,8 @@
         observation = player.reset(seed=0)
         action = player.act(observation)
 
-`train`, `resume`, `load`, `runs`, `Player` and `UserError`, raised for every mistake, are the
-public interface. Training is that of main.py; eval.py uses the same parts (trainers/build.py).
+The names in `__all__` are the public interface; `UserError` is raised for every mistake. Training
+is that of main.py; eval.py uses the same parts (trainers/build.py).
 """
 
 import sys
@@ -29,10 +29,10 @@ if "utils.user_modules" not in sys.modules:
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -50,21 +50,34 @@ from envs import EnvLike, given
 from main import resume_run, start_run
 from models.agent import Agent
 from models.observations import AgentInput
+from trainers import evaluation
 from trainers.build import open_env, player_config, restored_agent
+from trainers.callbacks import Callback
 from trainers.checkpoint import find_checkpoint, load_checkpoint
+from trainers.learner import Learner
 from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
-from utils.seeding import evaluation_seed
-from utils.settings import Config, shown
+from utils.seeding import evaluation_seed, random_state, seed_everything, set_random_state
+from utils.settings import MOST_SEED, NOTHING, Config, shown
 from utils.user_modules import give_back_programs
 
 give_back_programs()
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Player", "UserError", "load", "resume", "runs", "train"]
+__all__ = [
+    "Callback",
+    "Played",
+    "Player",
+    "UserError",
+    "evaluate",
+    "load",
+    "resume",
+    "runs",
+    "train",
+]
 
 
 def train(
@@ -73,6 +86,8 @@ def train(
     agent: type[Agent] | None = None,
     run_id: str | None = None,
     init_from: str | Path | None = None,
+    learner: type[Learner] | None = None,
+    callbacks: Iterable[Callback] = (),
 ) -> Path:
     """Train a new run and return its folder, experiments/<model>/<env>/<run-id>.
 
@@ -83,6 +98,8 @@ def train(
         agent: Instead of `settings["model"]`: an agent class of yours, defined in a file.
         run_id: The folder's name.
         init_from: A run folder or a checkpoint: its parameters are the first ones.
+        learner: Instead of `settings["algorithm"]`: a class of yours, defined in a file.
+        callbacks: Objects that hear of every update, and choose the options of episodes.
 
     Raises:
         UserError: a line for each mistake in the arguments; nothing has been written.
@@ -93,25 +110,23 @@ def train(
             "{'model': 'LSTM'}; of a file: json.loads(Path(FILE).read_text())"
         )
     values = dict(settings)
-    for name, part in (("env", env), ("model", agent)):
+    for name, part in (("env", env), ("model", agent), ("algorithm", learner)):
         if part is not None and name in values:
             raise UserError(f"settings: {name} is given, and an object instead. Give one of them")
     if agent is not None:
-        values["model"] = _name_of(agent)
+        values["model"] = _name_of("agent", agent)
+    if learner is not None:
+        values["algorithm"] = _name_of("learner", learner)
     if isinstance(env, str):
         values["env"], env = env, None
     if isinstance(env, VectorEnv):  # its size is fixed
         values.setdefault("n_envs", env.num_envs)
-    # As on a command line: the run's folder is named after them.
-    texts = [
-        f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
-        for name, value in settings.items()
-    ]
+    texts = _as_texts(settings)  # the run's folder is named after them
     start = None if init_from is None else Path(init_from)
     with given(env) as given_name, joined_ranks() as ranks:
         named = {} if given_name is None else {"env": given_name}
         config = load_config(values=values | named).part(RunSettings)
-        return start_run(config, ranks, run_id, texts, start)
+        return start_run(config, ranks, run_id, texts, start, callbacks=callbacks)
 
 
 def resume(
@@ -119,6 +134,7 @@ def resume(
     env: EnvLike | None = None,
     trust: bool = False,
     n_steps: int | None = None,
+    callbacks: Iterable[Callback] = (),
 ) -> Path:
     """Resume an unfinished run and return its folder.
 
@@ -128,6 +144,7 @@ def resume(
         trust: Follow its settings to code, addresses and places even if you have not begun the
             run on this machine.
         n_steps: Go on to so many steps, also if the run is finished.
+        callbacks: Of the same classes as the run was trained with; their states are restored.
 
     Raises:
         UserError: it cannot be resumed, or not in that environment.
@@ -135,7 +152,7 @@ def resume(
     if n_steps is not None:
         n_steps = load_config(values={"n_steps": n_steps}).n_steps  # checked
     with given(env), joined_ranks() as ranks:
-        return resume_run(Path(run), ranks, trust, n_steps)
+        return resume_run(Path(run), ranks, trust, n_steps, callbacks)
 
 
 def runs(folder: str | Path = "experiments") -> Any:
@@ -179,16 +196,67 @@ def load(
     Raises:
         UserError: it is no run, or its agent or environment is not available here.
     """
-    path = find_checkpoint(Path(run), "run")
-    checkpoint = load_checkpoint(path)
-    config = player_config(checkpoint, path, 1, device, trust)
     with ExitStack() as stack:
-        with given(env) as name:
-            own = config if name is None else replace(config, env=name)
-            seed = evaluation_seed(config.seed)
-            played_in = stack.enter_context(open_env(own, seed, drawn=True))
-        agent = restored_agent(config, played_in, checkpoint, path)
-        return Player(config, agent, played_in, stack.pop_all())
+        restored = stack.enter_context(_restored(run, env, device, trust, drawn=True))
+        return Player(*restored, stack.pop_all())
+
+
+class Played(NamedTuple):
+    """An episode of a held-out seed; `success` is None where the environment does not say."""
+
+    seed: int
+    episode_return: float
+    length: int
+    success: bool | None
+
+
+def evaluate(
+    run: str | Path,
+    seeds: Iterable[int],
+    env: EnvLike | None = None,
+    settings: Mapping[str, Any] = NOTHING,
+    greedy: bool = False,
+    device: str = "auto",
+    trust: bool = False,
+) -> list[Played]:
+    """Play one episode of each seed with the agent of a run; no random stream of yours moves.
+
+    No seed leads to an episode of a training. That of seed N is the one that
+    `eval.py --seed N --n-episodes 1` plays.
+
+    Args:
+        run: A run folder (its best agent is loaded) or a checkpoint.
+        seeds: Whole numbers from 0 on.
+        env: Instead of the run's environment, as for `load`.
+        settings: Other settings of the environment; `env_args` is merged with the run's.
+        greedy: Take the most probable actions instead of drawing them.
+        device, trust: As for `load`.
+
+    Raises:
+        UserError: a line for each mistake in the arguments.
+    """
+    numbers = list(seeds)
+    wrong: list[object] = [
+        each
+        for each in numbers
+        if not isinstance(each, int | np.integer) or not 0 <= each <= MOST_SEED
+    ]
+    if wrong or not numbers:
+        told = f"{shown(wrong[0])} is no seed" if wrong else "there is none"
+        raise UserError(
+            f"seeds: {told}. Give whole numbers from 0 to {MOST_SEED}, such as range(100)"
+        )
+    played, before = [], random_state()
+    try:
+        with _restored(run, env, device, trust, settings=settings) as (config, agent, played_in):
+            for number in map(int, numbers):
+                seed = evaluation_seed(number)
+                seed_everything(seed, config.deterministic)
+                (recording,) = evaluation.evaluate(agent, played_in, 1, greedy, seed)
+                played.append(Played(number, *recording.episode))
+    finally:
+        set_random_state(before)
+    return played
 
 
 class Player:
@@ -220,12 +288,16 @@ class Player:
     def inspect(self, observation: Any) -> dict[str, np.ndarray]:
         """Return diagnostics of the agent for an observation, without advancing its memory.
 
-        Among them, as far as the agent has them: `attention` [L, H, S], the attention of each
+        Among them, as far as the agent has them: `hidden` [D], the memory's output, by which it is
+        going to act (without a memory the encoder's); `attention` [L, H, S], the attention of each
         layer and head of the memory to the last S steps; `words`, read by the memory;
         `action_values`.
         """
         percept = self._percept(observation)
         seen = self.agent.explain(percept) | self.agent.inspect(percept, self._memory)
+        step = self.agent.act(percept, self._memory, deterministic=True, advance=False)
+        if step.remembered is not None:
+            seen["hidden"] = step.remembered.cpu().numpy()
         return {name: values[0] for name, values in seen.items()}
 
     def act(self, observation: Any, greedy: bool = False) -> Any:
@@ -287,11 +359,41 @@ class Player:
         return next(iter(iterate(self.env.observation_space, observations)))
 
 
-def _name_of(agent: type[Agent]) -> str:
-    module = agent.__module__
+@contextmanager
+def _restored(
+    run: str | Path,
+    env: EnvLike | None,
+    device: str,
+    trust: bool,
+    drawn: bool = False,
+    settings: Mapping[str, Any] = NOTHING,
+) -> Iterator[tuple[Config, Agent, VectorEnv]]:
+    path = find_checkpoint(Path(run), "run")
+    checkpoint = load_checkpoint(path)
+    config = player_config(checkpoint, path, 1, device, trust, _as_texts(settings))
+    with ExitStack() as stack:
+        with given(env) as name:
+            own = config if name is None else replace(config, env=name)
+            seed = evaluation_seed(config.seed)
+            played_in = stack.enter_context(open_env(own, seed, drawn))
+        yield config, restored_agent(config, played_in, checkpoint, path), played_in
+
+
+def _as_texts(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as on a command line."""
+    return [
+        f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+        for name, value in settings.items()
+    ]
+
+
+def _name_of(argument: str, kind: type) -> str:
+    module = kind.__module__
     if module == "__main__":  # a script: its file is the module
         file = getattr(sys.modules[module], "__file__", None)
         if file is None:
-            raise UserError(f"agent: {agent.__name__} is not in a file. Save it in one for eval.py")
+            raise UserError(
+                f"{argument}: {kind.__name__} is not in a file. Save it in one for eval.py"
+            )
         module = Path(file).stem
-    return f"{module}:{agent.__qualname__}"
+    return f"{module}:{kind.__qualname__}"

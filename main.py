@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,13 +16,16 @@ import torch
 
 from analysis import build_showcase
 from envs import given_facts
+from envs.episodes import choose_episodes
 from models import build_agent, resolve_device
 from trainers.build import build_evaluation, build_learner, check, open_env
+from trainers.callbacks import Callback, Callbacks
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.collector import Collector
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, add_trust, add_var, exit_process, run_program
+from utils.errors import UserError
 from utils.given_settings import (
     default_settings,
     describe_settings,
@@ -70,6 +73,7 @@ def start_run(
     overrides: Sequence[str] = (),
     init_from: Path | None = None,
     trust: bool = False,
+    callbacks: Iterable[Callback] = (),
 ) -> Path:
     """Train a run from its first step to its last and return its folder.
 
@@ -80,10 +84,11 @@ def start_run(
         overrides: The settings that were given as KEY=VALUE.
         init_from: A run or checkpoint: its parameters are the first ones.
         trust: Load a guide's run even if another user began it.
+        callbacks: Of a Python program.
     """
     check(config, run_id, has_start=init_from is not None)
     start = None if init_from is None else WarmStart.named(init_from)
-    with telling(config), build_run(config, ranks, start, trust) as run:
+    with telling(config), build_run(config, ranks, start, trust, callbacks) as run:
         # Checkpoints leave pretrained parts out; the folder records their sha256 instead, so that
         # a resumed run can refuse others.
         begun = None if start is None else start._asdict()
@@ -104,7 +109,13 @@ def start_run(
     return folder
 
 
-def resume_run(folder: Path, ranks: Ranks, trust: bool = False, n_steps: int | None = None) -> Path:
+def resume_run(
+    folder: Path,
+    ranks: Ranks,
+    trust: bool = False,
+    n_steps: int | None = None,
+    callbacks: Iterable[Callback] = (),
+) -> Path:
     """Go on with a run and return its folder; `n_steps`: of the whole run, instead of its own."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     if n_steps is not None:
@@ -114,7 +125,7 @@ def resume_run(folder: Path, ranks: Ranks, trust: bool = False, n_steps: int | N
     with ranks.enter_on_first(locked(folder)):
         checkpoint = own_checkpoint(folder, config, ranks, n_steps is not None)
         start = None if facts is None or checkpoint else WarmStart.recorded(facts)
-        with telling(config), build_run(config, ranks, start, trust) as run:
+        with telling(config), build_run(config, ranks, start, trust, callbacks) as run:
             run.resume(folder, checkpoint, given_facts(config.env))
             run.train(folder)
     return folder
@@ -122,10 +133,15 @@ def resume_run(folder: Path, ranks: Ranks, trust: bool = False, n_steps: int | N
 
 @contextmanager
 def build_run(
-    config: RunSettings, ranks: Ranks, start: WarmStart | None = None, trust: bool = False
+    config: RunSettings,
+    ranks: Ranks,
+    start: WarmStart | None = None,
+    trust: bool = False,
+    callbacks: Iterable[Callback] = (),
 ) -> Iterator[Run]:
     """Build everything the settings name; close the environments at the end."""
     check_loggers(config)
+    asked = Callbacks(callbacks)
     n_threads = number_of_threads(config.threads)
     config = dataclasses.replace(config, device=resolve_device(config.device), threads=n_threads)
     torch.set_num_threads(n_threads)
@@ -135,6 +151,13 @@ def build_run(
     # The vector of environments: this rank's share of them, with seeds of its own.
     share = ranks.share(config)
     with open_env(share, share.seed) as env:
+        if asked.choose_episodes:
+            if ranks.size > 1:
+                raise UserError(
+                    "callbacks: before_episode is for one process. Leave torchrun out, or the "
+                    "callback"
+                )
+            choose_episodes(env, asked.before_episode)
         # The agent: encoder, memory and heads. All ranks begin with the same parameters, since
         # from then on only gradients are averaged.
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
@@ -148,7 +171,8 @@ def build_run(
 
         # Greedy evaluations use environments of their own, so that training episodes run on.
         with build_evaluation(config) as evaluation:
-            yield Run(config, learner, collector, build_showcase(config, agent), evaluation)
+            showcase = build_showcase(config, agent)
+            yield Run(config, learner, collector, showcase, evaluation, asked)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:

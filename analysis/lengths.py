@@ -18,6 +18,7 @@ from utils.errors import UserError, escape
 from utils.loggers import FILE
 from utils.run_folder import SETTINGS
 from utils.settings import shown
+from utils.user_modules import is_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,6 +166,8 @@ def context_of(settings: Mapping[str, Any]) -> str:
         return "0"
     if "HELM" in model:
         return str(settings["mem_len"] // (settings["topk"] if model == "SHELM" else 1))
+    if is_named(settings["algorithm"]):  # whose file need not be here, either
+        return "not known"
     from_replay = settings["algorithm"] != "PPO" and settings["context_length"] > 0
     limits = [settings["context_length"]] if from_replay else []
     limits += [settings["mem_len"]] if model in ("GPT", "GTrXL") else []

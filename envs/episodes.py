@@ -51,11 +51,12 @@ HASH_IN, HASH_OUT = (
 MIX_LEFT, MIX_RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 
 Options = dict[str, Any] | None
+ChooseOptions = Callable[[int], dict[str, Any]]
 ResetResult = tuple[Any, dict[str, Any]]
 StepResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 MakeOne = Callable[[], gymnasium.Env]
-# Seed of the run, number of the environment within it, number of the episode, checksum.
-Running = tuple[int, int, int, int]
+# Seed of the run, number of the environment within it, number of the episode, checksum, options.
+Running = tuple[int, int, int, int, Options]
 
 
 def episode_seed(seed: int, env: int, episode: int) -> int:
@@ -145,6 +146,8 @@ class SeededEnv(gymnasium.Wrapper):
         self._row = row
         self._seed, self._number, self._episode = seed, row, -1
         self._checksum = self._n_steps = 0  # of the episode: of all it has shown and paid
+        self._options: Options = None  # of the episode
+        self._choose: ChooseOptions | None = None
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         """Begin the next episode, or with a seed the first one of a run of that seed."""
@@ -153,8 +156,10 @@ class SeededEnv(gymnasium.Wrapper):
         else:
             others = dict(options or {})
             self._seed, self._number = seed, others.pop(FIRST_ENV, 0) + self._row
-            self._episode, options = 0, others or None
-        return self._begin(options)
+            self._episode, options = 0, others
+        chosen = {} if self._choose is None else self._choose(self._number)
+        self._options = {**(options or {}), **chosen} or None
+        return self._begin()
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         self._n_steps += 1
@@ -167,15 +172,19 @@ class SeededEnv(gymnasium.Wrapper):
         self._checksum = checksum((shown, reward), self._checksum)
         return shown, reward, terminated, truncated, info
 
+    def choose_options(self, choose: "ChooseOptions") -> None:
+        self._choose = choose
+
     def running(self) -> Running:
-        return self._seed, self._number, self._episode, self._checksum
+        return self._seed, self._number, self._episode, self._checksum, self._options
 
     def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
         """Play the running episode of a saved state again; return whether it came out the same.
 
         Both arguments are those of every environment, actions being [T] each.
         """
-        self._seed, self._number, self._episode, saved = running[self._row]
+        self._seed, self._number, self._episode, saved, *options = running[self._row]
+        self._options = options[0] if options else None  # earlier versions kept none
         self._begin()
         for action in actions[self._row]:
             _, _, terminated, truncated, _ = self.step(action)
@@ -183,10 +192,10 @@ class SeededEnv(gymnasium.Wrapper):
                 return False
         return self._checksum == saved
 
-    def _begin(self, options: Options = None) -> ResetResult:
+    def _begin(self) -> ResetResult:
         self._n_steps = 0
         try:
-            shown, info = self.env.reset(seed=self._episode_seed, options=options)
+            shown, info = self.env.reset(seed=self._episode_seed, options=self._options)
         except ENDINGS:
             raise
         except BaseException as error:
@@ -269,6 +278,24 @@ class SingleEnvs(VectorWrapper):
 
     def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
         return cast(Any, self.env).call(name, *arguments)
+
+
+def choose_episodes(env: VectorEnv, choose: ChooseOptions) -> None:
+    """Let a function choose the options of each reset, given the environment's number.
+
+    Raises:
+        UserError: these environments are no single ones of Gymnasium in this process.
+    """
+    inner = env
+    while isinstance(inner, VectorWrapper) and not isinstance(inner, SingleEnvs):
+        inner = inner.env
+    if not isinstance(inner, SingleEnvs) or not isinstance(inner.env, SyncVectorEnv):
+        raise UserError(
+            f"callbacks: before_episode chooses options of single Gymnasium environments in one "
+            f"process, and {name_of(env)} has others. Leave env_processes at false, or give a "
+            "function that makes one environment"
+        )
+    inner.env.call("choose_options", choose)
 
 
 def _seeded(make_one: MakeOne, row: int, seed: int, trains_here: int) -> SeededEnv:

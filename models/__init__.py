@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Space
 from models.agent import Agent
 from models.observations import NormalizationSettings
 from utils.errors import UserError
-from utils.settings import Config, OwnRegistry
+from utils.settings import Config, OwnRegistry, networks_of
 from utils.user_modules import is_named, telling
 
 # Names of the papers that say how an agent learns, too: agent and algorithm.
@@ -86,8 +86,8 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
         UserError: the agent cannot see or act there.
     """
     is_box = isinstance(action_space, Box)
-    others = DISCRETE if is_box else CONTINUOUS
-    if config.algorithm in others:
+    others, networks = DISCRETE if is_box else CONTINUOUS, networks_of(config)
+    if networks in others:
         raise UserError(
             f"algorithm: {config.algorithm} is for {'discrete' if is_box else 'continuous'} "
             f"actions, and {config.env} has {action_space}. Choose algorithm="
@@ -95,9 +95,9 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
         )
     kind = agent_class(config.model)
     with telling(config):
-        if config.algorithm in FROM_REPLAY:
-            networks = importlib.import_module("models.q_networks")
-            agent = networks.build_from_replay(config, observation_space, action_space, kind)
+        if networks in FROM_REPLAY:
+            from_replay = importlib.import_module("models.q_networks")
+            agent = from_replay.build_from_replay(config, observation_space, action_space, kind)
         else:
             agent = kind(config, observation_space, action_space)
         if is_box and agent.reader.action_shape != action_space.shape:
@@ -123,19 +123,19 @@ def validate_config(config: Config) -> list[str]:
             f"model: {config.model} is {key} trained by {algorithm}, and algorithm is "
             f"{config.algorithm}. Choose model={key}"
         ]
-    kind = agent_class(key)
-    if kind.algorithms and config.algorithm not in kind.algorithms:
+    kind, networks = agent_class(key), networks_of(config)
+    if kind.algorithms and networks not in kind.algorithms:
         return [
             f"model: {config.model} is trained by {', '.join(kind.algorithms)}, and algorithm is "
             f"{config.algorithm}. Choose algorithm={kind.algorithms[0]}, or another model"
         ]
-    if config.algorithm in FROM_REPLAY and getattr(config, "last_action_input", False):
+    if networks in FROM_REPLAY and getattr(config, "last_action_input", False):
         return [
             f"last_action_input: {config.algorithm} reads the last action by action_embedding "
             "already. Leave it at false"
         ]
     has_memory = hasattr(kind, "memory_class") or hasattr(kind, "language_class")
-    if config.algorithm not in FROM_REPLAY or has_memory:
+    if networks not in FROM_REPLAY or has_memory:
         return []
     return [
         f"model: '{config.model}' has no memory_class, which {config.algorithm} puts into networks "

@@ -181,13 +181,15 @@ class Ellm(Agent):
         stacks = self._stacked(percept, frames)
         if advance:
             frames.state = stacks
-        best = self._values(percept, stacks).max(-1)
-        return Step(best.indices, best.values[:, None][:, :0], values=best.values)
+        features = self._read(percept, stacks)
+        best = self.head(features).max(-1)
+        nothing = best.values[:, None][:, :0]
+        return Step(best.indices, nothing, values=best.values, remembered=features)
 
     @torch.no_grad()
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
-        values = self._values(percept, self._stacked(percept, cast(TensorMemory, memory)))
-        return {"action_values": values.cpu().numpy()}
+        features = self._read(percept, self._stacked(percept, cast(TensorMemory, memory)))
+        return {"action_values": self.head(features).cpu().numpy()}
 
     def features(self, observations: Observations) -> Tensor:
         """Map B observations, their images of S frames, the oldest first, to features.  [B, H]"""
@@ -223,11 +225,11 @@ class Ellm(Agent):
             if branch is not None:
                 yield name, branch, getattr(shown, name)
 
-    def _values(self, percept: AgentInput, stacks: Tensor) -> Tensor:
+    def _read(self, percept: AgentInput, stacks: Tensor) -> Tensor:
         observations = percept.observations
         if self.image is not None:
             observations = observations._replace(images=stacks)
-        return self.head(self.features(observations))
+        return self.features(observations)
 
     def _stacked(self, percept: AgentInput, memory: TensorMemory) -> Tensor:
         """Return the memory's frames without the oldest, the present one added."""

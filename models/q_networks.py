@@ -46,6 +46,7 @@ from models.observations import (
     zero_where,
 )
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
+from utils.settings import networks_of
 
 TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
 CHANNELS = (16, 32)  # of the encoder of larger images
@@ -372,17 +373,18 @@ def build_from_replay(
     acting = body()
     hidden = (config.head_width, config.head_width)
     head = partial(uniform_mlp, acting.width, hidden, n_actions)
-    if config.algorithm == "DQN":
+    networks = networks_of(config)
+    if networks == "DQN":
         return QAgent(reader, acting, n_actions, head(LAST_LAYER_OF_Q))
     critic_body = None if config.shared_encoder else body()
     if embedded.action_shape:
-        is_drawn = config.algorithm == "SAC"
+        is_drawn = networks == "SAC"
         n_outputs = n_actions * (1 + is_drawn)
         policy = uniform_mlp(acting.width, hidden, n_outputs, LAST_LAYER_OF_POLICY)
         judges = (
             uniform_mlp(acting.width + n_actions, hidden, 1, LAST_LAYER_OF_Q) for _ in range(2)
         )
-        networks = policy, TwinQ(*judges), critic_body
-        return ContinuousAgent(reader, acting, n_actions, *networks, is_drawn)
+        both = TwinQ(*judges)
+        return ContinuousAgent(reader, acting, n_actions, policy, both, critic_body, is_drawn)
     critics = TwinQ(head(LAST_LAYER_OF_Q), head(LAST_LAYER_OF_Q))
     return SacAgent(reader, acting, n_actions, head(LAST_LAYER_OF_POLICY), critics, critic_body)

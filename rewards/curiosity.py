@@ -26,7 +26,7 @@ from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sen
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import load_moments, moments, with_moments
-from utils.settings import Part, setting
+from utils.settings import Part, networks_of, setting
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
@@ -165,7 +165,7 @@ class Curiosity(ABC):
                 "only text"
             )
         shapes = {name: tuple(each.shape[1:]) for name, each in example.items()}
-        by_default = config.n_batches if config.algorithm == "PPO" else 1
+        by_default = config.n_batches if networks_of(config) == "PPO" else 1
         fresh = cls.networks_for(config, shapes, n_actions)
         networks = {name: network.to(agent.device) for name, network in fresh.items()}
         return cls(config, networks, features_of, config.curiosity_batches or by_default)
@@ -188,7 +188,7 @@ class Curiosity(ABC):
                 f"curiosity_features: memory is the frozen one of HELM, HELMv2 and SHELM, and "
                 f"model is {config.model}. Choose curiosity_features=agent or observation"
             )
-        if config.noveld_first_visit and config.algorithm != "PPO":
+        if config.noveld_first_visit and networks_of(config) != "PPO":
             problems.append(
                 "noveld_first_visit: visits are counted along PPO's rollouts, and algorithm is "
                 f"{config.algorithm}. Choose algorithm=PPO, or leave it out"

@@ -1,10 +1,12 @@
 """No way to play an agent plays an episode that it has been trained on."""
 
 import functools
+import json
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import eval as eval_program
@@ -14,6 +16,7 @@ from analysis import __main__ as analysis
 from envs import envpool_vector, vector
 from envs.episodes import SeededEnv, episode_seed
 from tests.any_envs import Sampled
+from tests.bad_inputs.harness import in_one_line
 from tests.runs import LSTM, PPO, same, train_row
 from trainers.checkpoint import LAST, load_checkpoint
 
@@ -63,6 +66,7 @@ WAYS = {  # and the least number of episodes
     "an analysis": (program(analysis, ["attention"], "--n-episodes=3"), 3),
     "a probe": (program(analysis, ["probe"], "--n-episodes=40"), 40),
     "step by step": (played_step_by_step, 4),
+    "seeds from Python": (lambda run: helm.evaluate(run, range(34)), 34),
 }
 TASKS = {  # of which an agent is trained and played, by every kind of environment
     "Gymnasium's": {"env": "tests.any_envs:Cued-v0"},
@@ -81,6 +85,25 @@ def test_no_episode_of_the_training_is_played_again(way, begun):
     play(run)
     assert len({*begun}) >= least
     assert not trained & {*begun}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_seed_from_python_is_the_episode_of_that_seed_of_eval_py(task, in_empty_folder):
+    run = train_row("mine", TRAINED | TASKS[task])
+    longer = {"length": 9} if task == "ours" else {}
+    before = torch.get_rng_state()
+    both = helm.evaluate(run, (5, np.int64(0)), settings=longer)
+    assert torch.equal(before, torch.get_rng_state())
+    for seed, episode in zip((5, 0), both, strict=True):
+        words = [f"--seed={seed}", *(f"--var={name}={each}" for name, each in longer.items())]
+        assert eval_program.main([f"--ckpt-path={run}", "--n-episodes=1", *words]) == 0
+        (file,) = run.glob(f"*_sampled_1_episodes_seed_{seed}*.json")
+        told = json.loads(file.read_text())
+        (success,) = told.get("successes", [None])
+        assert episode == (seed, *told["returns"], *told["lengths"], success)
+    for wrong in ([], [-1], [0.5]):
+        with in_one_line("seeds: "):
+            helm.evaluate(run, wrong)
 
 
 @pytest.mark.parametrize("task", ["EnvPool's", "ours"])

@@ -15,8 +15,18 @@ import models
 import trainers.build
 from envs import Suite
 from tests.bad_inputs.harness import refused
-from tests.runs import folder_of, outcome, resume, same, signal_at
-from tests.test_resume import command
+from tests.runs import (
+    COMMON,
+    LSTM,
+    STEERED,
+    folder_of,
+    outcome,
+    resume,
+    same,
+    signal_at,
+    words_of,
+)
+from tests.test_resume import TINY, command
 from tests.user_code import forget_modules_of
 from trainers.rollout import Rollout
 
@@ -55,24 +65,77 @@ def test_a_new_agent_trains_goes_on_and_plays(model, examples, in_empty_folder, 
     assert eval_program.main(["--ckpt-path", str(folder_of("whole")), "--n-episodes", "2"]) == 0
 
 
+PENALISED = LSTM | {"kl_weight": 0.5, "n_epochs": 3, "learning_rate": 0.01}
+REINFORCE = COMMON | {"env": "RandomMaze-v0", "n_steps": 128, "normalize_reward": "true"}
+REINFORCE |= {"reinforce_steps": 16} | LSTM
+OWN = {  # setting, other settings, a metric, a class that is none
+    "my_rewards:Change": ("curiosity", {"curiosity_weight": 0.1}, "reward_mean", "Tensor"),
+    "my_learner:Penalised": ("algorithm", PENALISED, "train/kl", "Tensor"),
+    "my_reinforce:Reinforce": ("algorithm", REINFORCE, "train/value_loss", "Rollout"),
+}
+
+
 @pytest.mark.slow
-def test_a_reward_of_ones_own_goes_on_and_is_run_for_no_other(in_empty_folder, monkeypatch, capsys):
+@pytest.mark.parametrize("part", OWN)
+def test_a_part_of_ones_own_goes_on_and_is_run_for_no_other(
+    part, in_empty_folder, monkeypatch, capsys
+):
+    module, (setting, settings, metric, wrong) = part.partition(":")[0], OWN[part]
     monkeypatch.setattr(sys, "path", list(sys.path))
-    Path("my_rewards.py").write_text(FILES["my_rewards.py"])
-    chosen = {"curiosity": "my_rewards:Change", "curiosity_weight": 0.1}
-    assert main_program.main(command("CNN", "whole", **chosen)) == 0
+    Path(f"{module}.py").write_text(FILES[f"{module}.py"])
+    chosen = {"model": "CNN"} | settings | {setting: part}
+    base = {} if settings is REINFORCE else TINY
+    assert main_program.main(command(run_id="whole", base=base, **chosen)) == 0
     signal_at(monkeypatch, 2, at=39)
-    assert main_program.main(command("CNN", "cut", **chosen)) == 130
+    assert main_program.main(command(run_id="cut", base=base, **chosen)) == 130
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
     header, *_, last = (folder_of("whole") / "metrics.csv").read_text().splitlines()
-    paid = dict(zip(header.split(","), last.split(","), strict=True))["curiosity/reward_mean"]
-    assert float(paid) > 0
-    wrong = refused(capsys, "main", ["--var=curiosity=my_rewards:Tensor"])
-    assert "is no intrinsic reward. Derive it from rewards.curiosity.Curiosity" in wrong[0]
+    (logged,) = (n for n, key in enumerate(header.split(",")) if key.endswith(metric))
+    assert float(last.split(",")[logged]) > 0
+    assert eval_program.main(["--ckpt-path", str(folder_of("whole")), "--n-episodes", "2"]) == 0
+    (line,) = refused(capsys, "main", [f"--var={setting}={module}:{wrong}"])
+    assert "Derive it from " in line
     monkeypatch.setenv("XDG_DATA_HOME", str(in_empty_folder / "of_somebody_else"))
     (line,) = refused(capsys, "eval", ["--ckpt-path", str(folder_of("whole"))])
-    assert "curiosity: 'my_rewards' is code, and the run was not begun here by you" in line
+    assert f"{setting}: '{module}' is code, and the run was not begun here by you" in line
+    forget_modules_of(in_empty_folder)
+
+
+LEARNERS = """
+from trainers.sac import SAC, ContinuousSAC
+
+class Bare(Learner):
+    reads = (ReinforceSettings,)
+class OfSac(SAC): ...
+class OfOtherSac(ContinuousSAC): ...
+"""
+FROM_SAC = {"model": "CNN", "warmup_episodes": 1, "head_width": 8}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("Bare", {}, "lacks act, load_state_dict, observe, state_dict, update, update_due"),
+        ("Rollout", {}, "is no learner. Derive it from trainers.learner.Learner"),
+        ("Reinforce", {"reinforce_steps": 0}, "reinforce_steps: 0 is out of range"),
+        ("Reinforce", {"n_epochs": 2}, "n_epochs is read by PPO"),
+        ("Reinforce", {"curiosity": "RND"}, "curiosity: RND is not read by my_reinforce:Reinforce"),
+        ("OfSac", FROM_SAC | STEERED, "Derive it from trainers.sac.ContinuousSAC"),
+        ("OfOtherSac", FROM_SAC | {"env": "TMazeActive-v0"}, "Derive it from trainers.sac.SAC"),
+    ],
+)
+def test_a_mistake_in_a_learner_gets_one_line(
+    name, settings, words, in_empty_folder, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("my_reinforce.py").write_text(FILES["my_reinforce.py"] + LEARNERS)
+    chosen = COMMON | {"model": "LSTM"} | settings | {"algorithm": f"my_reinforce:{name}"}
+    assert main_program.main(words_of(chosen)) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert line.startswith(("algorithm: ", "--var ", "curiosity: "))
+    assert not Path("experiments").exists()
     forget_modules_of(in_empty_folder)
 
 

@@ -1,10 +1,15 @@
 """Diagnostics of agents: where a trained GPT looks, values, words of vectors, saliency."""
 
+import itertools
+from contextlib import ExitStack
+
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
+from envs import make_vector_env
+from helm import Player
 from models import build_agent
 from models.language.load import load_language_model
 from models.memories import NoMemory
@@ -66,6 +71,34 @@ def test_an_agent_of_dqn_tells_the_values_it_chooses_by(model):
         assert one["action_values"].shape == (N_ENVS, 4)
         assert one["action_values"].argmax(1).tolist() == actions.tolist()
         assert one["action_values"].max(1) == pytest.approx(values.numpy(), abs=1e-6)
+
+
+@pytest.mark.quick("LSTM-PPO", "HELM-DQN", "ELLM-EllmDQN")
+@pytest.mark.parametrize(
+    ("model", "algorithm"),
+    [*itertools.product(BY_PPO, ("PPO", "DQN", "SAC")), ("ELLM", "EllmDQN")],
+)
+def test_every_agent_shows_from_python_what_it_is_going_to_act_by(model, algorithm, monkeypatch):
+    settings = GPT | {"model": model} | tiny_settings(model)
+    config = small_config(algorithm=algorithm, env="RandomMaze-v0", n_envs=1, **settings)
+    env, steps = make_vector_env(config, seed=0), []
+    spaces = env.single_observation_space, env.single_action_space
+    agent = build_agent(config, *spaces).eval()
+    act = agent.act
+
+    def noting(*given, **options):
+        steps.append(act(*given, **options))
+        return steps[-1]
+
+    monkeypatch.setattr(agent, "act", noting)
+    with Player(config, agent, env, ExitStack()) as player:
+        shown = player.reset(seed=0)
+        for _ in range(3):
+            hidden = player.inspect(shown)["hidden"]
+            shown, *_ = player.step(player.act(shown))
+            np.testing.assert_array_equal(hidden, steps[-1].remembered[0])
+            assert hidden.ndim == 1
+            assert hidden.any()
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])

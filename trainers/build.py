@@ -51,10 +51,15 @@ from trainers.ranks import Ranks
 from trainers.train import RunSettings
 from utils.errors import ENDINGS, UserError, raise_all, told
 from utils.run_folder import check_run_id
-from utils.settings import Config, Program, Registry, install, read_settings, recomposed
+from utils.settings import Config, OwnRegistry, Program, install, read_settings, recomposed
 from utils.user_modules import is_named, telling
 
-LEARNERS = Registry(
+
+class Learners(OwnRegistry):
+    base = "trainers.learner:Learner"
+
+
+LEARNERS = Learners(
     "algorithm",
     {
         "PPO": "trainers.ppo:PPO",
@@ -63,7 +68,7 @@ LEARNERS = Registry(
         "TD3": "trainers.td3:TD3",
         "EllmDQN": "trainers.ellm_dqn:EllmDQN",
     },
-    "algorithm",
+    "learner",
 )
 log = logging.getLogger(__name__)
 
@@ -90,11 +95,17 @@ def validate_config(config: Any) -> list[str]:
     if not (LEARNERS.known_as(config.algorithm) and AGENTS.known_as(config.model)):
         return goals
     agent, curiosity = AGENTS.find(config.model), CURIOSITIES.known_as(config.curiosity or "")
+    learner = LEARNERS.find(config.algorithm)
+    if curiosity and not learner.takes_reward:
+        goals.append(
+            f"curiosity: {config.curiosity} is not read by {config.algorithm}. Let it learn from "
+            "`reward` and set takes_reward = True there, or leave curiosity out"
+        )
     with telling(config):
         return [
             *goals,
             *model_contradictions(config),
-            *LEARNERS.find(config.algorithm).validate_config(config, agent),
+            *learner.validate_config(config, agent),
             *(CURIOSITIES.find(curiosity).validate_config(config, agent) if curiosity else ()),
         ]
 

@@ -41,6 +41,7 @@ class DQN(OffPolicyLearner):
     """Trains an agent's Q-values; the target network has a memory and embedders of its own."""
 
     reads = (DqnSettings,)
+    networks = "DQN"
     logged = ("critic_loss", "q_mean", "critic_grad_norm", "critic_memory_grad_norm")
     config: DqnSettings
     agent: QAgent

@@ -106,6 +106,8 @@ class EllmDQN(Learner):
     """
 
     reads = (NStepDqnSettings,)
+    networks = "EllmDQN"
+    takes_reward = True
     agent: Any
     logged = ("critic_loss", "q_mean", "n_step_return_mean", "grad_norm")
 

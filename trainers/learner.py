@@ -1,6 +1,7 @@
 """The base of learners: a policy that acts, and updates that change it."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -50,11 +51,14 @@ class Transition(NamedTuple):
         return self.truncated & ~self.terminated
 
 
-class Learner(Protocol):
-    """The base of PPO, DQN, SAC and EllmDQN.
+class Learner(ABC):
+    """The base of PPO, DQN, SAC and EllmDQN, and of learners of the user's own.
 
     Attributes:
         reads: The groups of settings it reads.
+        networks: The agent it trains: one with a policy and a critic, as of PPO, or the networks
+            that are built for DQN, SAC, TD3 or EllmDQN.
+        takes_reward: Whether it learns from `reward` where there is one.
         ranks: The processes that train together, each from its own steps.
         reward: An intrinsic reward in place of the environments'.
         scaling: What divides the environments' rewards before anything is learned from them; its
@@ -63,6 +67,8 @@ class Learner(Protocol):
     """
 
     reads: ClassVar[tuple[type[Part], ...]]
+    networks: ClassVar[str] = "PPO"
+    takes_reward: ClassVar[bool] = False
     config: Any
     agent: Agent
     ranks: Ranks
@@ -89,14 +95,18 @@ class Learner(Protocol):
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
         """Return one line for every pair of settings that cannot both hold with such an agent."""
+        return []
 
+    @abstractmethod
     def act(self, percept: AgentInput, memory: Memory) -> Step:
         """Choose actions, exploration included, and advance the memory in place."""
 
+    @abstractmethod
     def observe(self, transition: Transition) -> None:
         """Store one step; EllmDQN also takes the gradient steps that are due with it."""
 
     @property
+    @abstractmethod
     def update_due(self) -> bool:
         """Whether there is enough to learn from, or the run is over."""
 
@@ -121,14 +131,17 @@ class Learner(Protocol):
         """Gradient steps taken of an update that has begun, and all of them; else None."""
         return None
 
+    @abstractmethod
     def update(self, progress: float) -> dict[str, float]:
         """Learn whatever is left and return the metrics; `progress` is the share of the run."""
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return the state, without the agent: after an update, where it `may_stop`, or between
         two gradient steps.
         """
 
+    @abstractmethod
     def load_state_dict(
         self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
     ) -> None:
@@ -145,6 +158,7 @@ class Learner(Protocol):
 
     def check_counts(self, n_steps: int) -> None:
         """Raise ValueError where restored counts are not of so many steps of all environments."""
+        return
 
 
 class Reward(Protocol):

@@ -113,6 +113,7 @@ class OffPolicyLearner(Learner):
     """
 
     logged: ClassVar[tuple[str, ...]]
+    takes_reward = True
     counts = COUNTS
     agent: OffPolicyAgent
     target: nn.Module

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
+from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step
 from models.observations import AgentInput
 from trainers.learner import Learner, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
@@ -127,6 +127,7 @@ class PPO(Learner):
     """
 
     reads = (PpoSettings,)
+    takes_reward = True
     agent: ActorCriticAgent
 
     def __init__(self, config: PpoSettings, agent: ActorCriticAgent, *joined: Any) -> None:
@@ -340,8 +341,25 @@ class PPO(Learner):
         return map(rollout.sequence_batch, order.tensor_split(n_batches))
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
+        loss, logged = self.loss(batch, self.agent.evaluate(batch), now)
+
+        # Ranks average their gradients before these are clipped, so that all take the same step.
+        self.optimizer.zero_grad()
+        loss.backward()
+        grad_norm = self.ranks.step(self.optimizer, self.parameters, self.config.max_grad_norm)
+        return {
+            "train/loss": loss.detach(),
+            "train/grad_norm": grad_norm,
+            **logged,
+            "train/adv_mean": batch.advantages.mean(),
+            "train/adv_std": batch.advantages.std(),
+        }
+
+    def loss(
+        self, batch: Batch, result: Evaluation, now: Coefficients
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a minibatch, with gradients, and scalars to log."""
         config = self.config
-        result = self.agent.evaluate(batch)
 
         # L = L_clip + vf_coef * L_value - ent_coef * H
         advantages = self._normalized(batch.advantages)
@@ -349,22 +367,13 @@ class PPO(Learner):
         critic = value_loss(result.values, batch.values, batch.returns, config.clip_range_vf)
         entropy = result.entropy.mean()
         loss = policy.loss + config.vf_coef * critic - now.ent_coef * entropy
-
-        # Ranks average their gradients before these are clipped, so that all take the same step.
-        self.optimizer.zero_grad()
-        loss.backward()
-        grad_norm = self.ranks.step(self.optimizer, self.parameters, config.max_grad_norm)
-        return {
-            "train/loss": loss.detach(),
-            "train/grad_norm": grad_norm,
+        return loss, {
             "train/policy_gradient_loss": policy.loss.detach(),
             "train/value_loss": critic.detach(),
             "train/entropy_loss": -entropy.detach(),
             "train/approx_kl": policy.approx_kl,
             "train/clip_fraction": policy.clip_fraction,
             "train/explained_variance": explained_variance(result.values.detach(), batch.returns),
-            "train/adv_mean": batch.advantages.mean(),
-            "train/adv_std": batch.advantages.std(),
         }
 
     def _normalized(self, advantages: Tensor) -> Tensor:

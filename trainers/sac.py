@@ -17,6 +17,7 @@ from models.agent import Agent, SacAgent, SequenceBatch, allowed
 from trainers.losses import Policy, follow, gather_q, masked_mean, soft_targets
 from trainers.off_policy import OffPolicyLearner
 from trainers.td3 import ActorCriticLearner, Pair, TwinCriticLearner, TwinCriticSettings
+from utils.errors import UserError
 from utils.settings import setting
 
 LEAST_TEMPERATURE = 1e-8  # whose logarithm is learned
@@ -60,6 +61,7 @@ class Tempered(OffPolicyLearner):
     """Weighs the entropy by a temperature, which is learned if the settings say so."""
 
     reads = (SacSettings,)
+    networks = "SAC"
     config: SacSettings
 
     def begin_temperature(self, log_first: Tensor) -> None:
@@ -105,7 +107,14 @@ class SAC(Tempered, ActorCriticLearner):
 
     @classmethod
     def of(cls, agent: Agent) -> type[OffPolicyLearner]:
-        return ContinuousSAC if agent.reader.action_shape else cls
+        if not agent.reader.action_shape:
+            return cls
+        if cls is not SAC:
+            raise UserError(
+                f"algorithm: {cls.__name__} is for discrete actions. "
+                "Derive it from trainers.sac.ContinuousSAC"
+            )
+        return ContinuousSAC
 
     def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         config, agent, mask = self.config, self.agent, sequences.mask
@@ -189,6 +198,14 @@ class ContinuousSAC(Tempered, TwinCriticLearner):
         super().__init__(config, agent, *joined)
         first = torch.full((), max(config.temperature, LEAST_TEMPERATURE), device=agent.device)
         self.begin_temperature(first.log())
+
+    @classmethod
+    def of(cls, agent: Agent) -> type[OffPolicyLearner]:
+        if agent.reader.action_shape:
+            return cls
+        raise UserError(
+            f"algorithm: {cls.__name__} is for continuous actions. Derive it from trainers.sac.SAC"
+        )
 
     def next_actions(self, sequences: SequenceBatch, features: Tensor) -> tuple[Tensor, Any]:
         actions, log_probs = self.agent.draw(features[1:])

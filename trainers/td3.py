@@ -221,6 +221,7 @@ class TD3(TwinCriticLearner):
     """Twin delayed deep deterministic policy gradients."""
 
     reads = (Td3Settings,)
+    networks = "TD3"
     config: Td3Settings
 
     def __init__(self, config: Td3Settings, agent: Any, *joined: Any) -> None:

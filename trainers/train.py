@@ -19,6 +19,7 @@ import torch
 from tqdm import tqdm
 
 from rewards.suggesters.rules import FOR_ANSWERS
+from trainers.callbacks import Callbacks
 from trainers.checkpoint import (
     Checkpoints,
     CheckpointSettings,
@@ -91,8 +92,10 @@ class Run:
         collector: Collector,
         showcase: Showcase | None = None,
         evaluation: GreedyEvaluation | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.config, self.learner, self.collector = config, learner, collector
+        self.callbacks, self._is_ended = callbacks or Callbacks(), False
         self.showcase, self.evaluation = showcase, evaluation
         self.ranks = collector.ranks
         self.best_return = -math.inf  # the best mean return of EPISODES_AVERAGED episodes
@@ -127,7 +130,7 @@ class Run:
             if collector.percept is None:
                 collector.begin(self.config.seed)
             self._begun = time.perf_counter()
-            while not self._is_over:
+            while not (self._is_over or self._is_ended):
                 begun, steps_before = time.perf_counter(), collector.env_steps
 
                 # Act until there is enough to learn from: a rollout, an episode, a row of metrics.
@@ -165,10 +168,16 @@ class Run:
                         writer.show(self.env_steps, self.showcase.media(self._is_over))
 
                 # Nothing is half done now: a run goes on from here, and is interrupted here.
+                if self.callbacks.names:
+                    ends = self.ranks.first and self.callbacks.after_update(self.env_steps, metrics)
+                    self._is_ended = any(self.ranks.all_reduce_max(ends))
+                    checkpoints.interruption.save |= self._is_ended
                 checkpoints.after_update(self.env_steps, self._is_over, self.state_dict)
                 mean = f"return {collector.mean_return:.3f}"
                 bar.set_postfix_str(mean if collector.episodes else "no episode has ended", False)
         self.ranks.print(self.report(folder))
+        if self._is_ended and not self._is_over:
+            self.ranks.print(f"ended by a callback. Go on with: helm.resume('{folder}')")
 
     def resume(
         self,
@@ -184,6 +193,7 @@ class Run:
             try:
                 if not self.load_state_dict(checkpoint):
                     differences.append("in new episodes")
+                differences += self.callbacks.restore(checkpoint.get("callbacks"))
             except Exception as error:  # a changed state raises about ten kinds of errors
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 raise UserError(
@@ -258,6 +268,7 @@ class Run:
                 "is_updating": self.learner.under_way is not None,
             },
             "own": {"random": random_state()},
+            "callbacks": self.callbacks.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
@@ -266,6 +277,7 @@ class Run:
         seed = derived_seed(self.config.seed, state["env_steps"])
         self.collector.begin(seed)
         fresh = self.state_dict()
+        del fresh["callbacks"]  # whose states have any shape
         check_like({name: state[name] for name in fresh}, fresh, "run", RAGGED)
         check_like(state["metrics"], NOTHING, "metrics")
         self.logged = state["metrics"]
@@ -354,7 +366,8 @@ class Run:
         with guarded(folder, own):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
                 yield writer
-            mark_finished(folder)
+            if self._is_over:
+                mark_finished(folder)
 
 
 class Log(io.TextIOBase):

@@ -493,7 +493,7 @@ def stored_config(values: Any, source: str, folder: Path, trust: bool) -> Config
     """
     own = _own_modules(values, folder)
     for setting, module in named_modules(values).items() if isinstance(values, dict) else ():
-        if setting == "model":
+        if setting != "env":
             parts_of(setting, values[setting])  # raises where it has not that form
         _admit(setting, module, source, own, trust)
     return config_from_dict(values, source)

@@ -100,7 +100,10 @@ class Config(Part):
 
     title = "the run"
 
-    algorithm: str = setting("how it learns: PPO, DQN, SAC, EllmDQN", default="PPO")
+    algorithm: str = setting(
+        "how it learns: PPO, DQN, SAC, TD3, EllmDQN; or module:Class, a learner of your own",
+        default="PPO",
+    )
     model: str = setting(
         "the memory: CNN (none), LSTM, GRU, MinGRU, LRU, FFM, mLSTM, GatedDeltaNet, Mamba2, GPT, "
         "GTrXL, HELM, HELMv2, SHELM, ELLM; or as published: CNN-PPO, Impala-PPO; or module:Class, "
@@ -458,6 +461,12 @@ def own_choices(chosen: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that choose classes of the user's own, module:Class."""
     own = (key for key, each in installed().registries.items() if isinstance(each, OwnRegistry))
     return {key: chosen[key] for key in own if is_named(chosen.get(key))}
+
+
+def networks_of(config: Config) -> str:
+    """Return the learner of ours whose networks the configured one trains, perhaps itself."""
+    networks: str = installed().registries["algorithm"].find(config.algorithm).networks
+    return networks
 
 
 def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:

@@ -26,6 +26,7 @@ from utils.errors import ENDINGS, ROOT, UserError, shortened, told
 
 GIVEN = "object:"  # begins the name of an object that a Python program gave
 OWN_PACKAGES = ("analysis", "envs", "models", "rewards", "sweeps", "trainers", "utils")
+OWN_CLASSES = ("model", "algorithm", "curiosity")  # settings that may name a class of the user's
 FAULTS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 PROGRAMS = ("eval", "main", "plot", "prepare_captions", "prepare_embeddings", "publish", "sweep")
 
@@ -35,7 +36,7 @@ def is_named(name: object) -> TypeGuard[str]:
 
 
 def named_modules(values: Mapping[str, Any]) -> dict[str, str]:
-    named = {setting: values.get(setting) for setting in ("model", "env", "curiosity")}
+    named = {setting: values.get(setting) for setting in (*OWN_CLASSES, "env")}
     return {setting: name.rpartition(":")[0] for setting, name in named.items() if is_named(name)}
 
 
@@ -80,7 +81,7 @@ def imported(setting: str, module: str) -> ModuleType:
 @contextmanager
 def telling(config: Any) -> Iterator[None]:
     """Tell an error of classes of the user's own in one line, by the settings that name them."""
-    named = {key: getattr(config, key, None) for key in ("model", "curiosity")}
+    named = {key: getattr(config, key, None) for key in OWN_CLASSES}
     own = [f"{key}: {name}" for key, name in named.items() if is_named(name)]
     try:
         yield
