@@ -151,7 +151,7 @@ class FfmAgent(MemoryAgent):
 
 
 class MLstmAgent(MemoryAgent):
-    memory_class = memories.MLstm
+    memory_class: ClassVar[type[memories.Scan]] = memories.MLstm
     reads = (EncoderSettings, memories.ConvolutionSettings)
 
 

@@ -360,9 +360,10 @@ def build_from_replay(
         sentences = SentenceFeatures(reader.sentences, encoder)
 
     of_memory = config
-    if isinstance(config, MemoryLengthSettings) and config.context_length > 0:
+    n_steps = config.context_length
+    if isinstance(config, MemoryLengthSettings) and n_steps > 0:
         # It acts on distances that it has learned.
-        of_memory = replace(config, mem_len=min(config.mem_len, config.context_length))
+        of_memory = replace(config, mem_len=min(config.mem_len, n_steps))
 
     def body() -> Torso:
         embedder = InputEmbedder(embedded, n_actions, config, sentences)

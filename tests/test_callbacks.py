@@ -15,7 +15,7 @@ from utils.errors import Interrupted
 
 TINY = {"model": "LSTM", "device": "cpu", "n_steps": 128, "n_envs": 2, "n_rollout_steps": 8}
 TINY |= {"memory_width": 8, "showcase_minutes": None, "checkpoint_minutes": 60}
-BEGUN = []  # lengths of the episodes that began
+BEGUN: list[int] = []  # lengths of the episodes that began
 
 
 class Corridor(gymnasium.Env):

@@ -454,8 +454,10 @@ def test_with_damaged_rows_a_run_goes_on_from_before_them(place, fault, whole, c
     assert same(outcome(folder), expected)
 
 
-HALFWAY = ("DQN LSTM", "DQN GPT, its last reward", "DQN HELM, RND", "SAC LSTM")
-HALFWAY += ("SAC GPT, continuous, of two encoders", "TD3 GPT of two encoders")
+HALFWAY = (
+    *("DQN LSTM", "DQN GPT, its last reward", "DQN HELM, RND", "SAC LSTM"),
+    *("SAC GPT, continuous, of two encoders", "TD3 GPT of two encoders"),
+)
 
 
 @pytest.mark.quick("DQN LSTM", "SAC LSTM")

@@ -242,7 +242,8 @@ class PPO(Learner):
             group["lr"] = now.learning_rate
 
         # Several passes, each in an order of its own: of steps, or of sequences from a start on.
-        logged, orders = [], []
+        logged: list[dict[str, Tensor]] = []
+        orders: list[Tensor] = []
         n_shown = len(rollout.sequences.firsts) if self.agent.sequential else rollout.n_samples
         for epoch in range(config.n_epochs):
             orders.append(torch.randperm(n_shown) if permutations is None else permutations[epoch])

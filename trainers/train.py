@@ -275,6 +275,8 @@ class Run:
         """Restore a state in a new run; return whether its running episodes go on, too."""
         # A fresh state, of new episodes, shows the shapes that the saved one must have.
         seed = derived_seed(self.config.seed, state["env_steps"])
+        # Before updates could be left in the middle, no checkpoint said that one was over.
+        state = state | {"run": {"is_updating": False} | state["run"]}
         self.collector.begin(seed)
         fresh = self.state_dict()
         del fresh["callbacks"]  # whose states have any shape
