@@ -33,7 +33,7 @@ class ConvolutionSettings(HeadSettings):
 
 
 class Inputs(NamedTuple):
-    """What a cell writes and reads at T steps of B sequences.
+    """What a cell writes and reads at T steps of B sequences, or at one step.
 
     Attributes:
         log_decays: log a.  [T, B, H]
@@ -80,20 +80,25 @@ class MatrixCell(Cell):
 
     @abstractmethod
     def output(self, found: Tensor, convolved: Tensor, *seen: Tensor) -> Tensor:
-        """Return the output [T, B, D] of what the queries found, [T, B, H, V]."""
+        """Return the output [..., D] of what the queries found, [..., H, V]."""
 
     def step(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        begins = torch.zeros(1, len(x), dtype=torch.bool, device=x.device)
-        found, *after = self._read(x[None], begins, before)
-        return found[0], torch.cat([part.flatten(1) for part in after], dim=1)
+        matrices, recent = self._parts(before)
+        entering, seen = self.enter(x)
+        rows, convolved = torch.cat((recent, entering[None])), entering
+        if len(recent):
+            convolved = F.silu(self.bias + (self.kernel.flip(0)[:, None] * rows).sum(0))
+        log_decays, queries, keys, values, rates = self.inputs(convolved, *seen)
+        matrices = log_decays.exp()[..., None, None] * matrices
+        if rates is not None:
+            values = rates[..., None] * (values - (keys[..., None, :] @ matrices).squeeze(-2))
+        matrices = matrices + keys[..., None] * values[..., None, :]
+        found = (queries[..., None, :] @ matrices).squeeze(-2)
+        after = torch.cat((matrices.flatten(1), rows[1:].movedim(0, 1).flatten(1)), dim=1)
+        return self.output(found, convolved, *seen), after
 
     def unroll(self, x: Tensor, is_first: Tensor, before: Tensor) -> Tensor:
-        return self._read(x, is_first, before)[0]
-
-    def _read(self, x: Tensor, is_first: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output [T, B, D], the matrices after it, and the inputs convolved last."""
-        matrix, recent = before.split((math.prod(self.matrix), math.prod(self.recent)), dim=1)
-        recent = recent.unflatten(1, self.recent).movedim(1, 0)
+        matrices, recent = self._parts(before)
         entering, seen = self.enter(x)
         rows, convolved = torch.cat((recent, entering)), entering
         if len(recent):
@@ -105,13 +110,17 @@ class MatrixCell(Cell):
                 is_same = episodes[at] == episodes[len(recent) :]
                 total = total + weights * rows[at] * is_same[..., None]
             convolved = F.silu(total)
-        given = self.inputs(convolved, *seen)
-        found, after = attend(given, is_first, matrix.unflatten(1, self.matrix))
-        return self.output(found, convolved, *seen), after, rows[len(x) :].movedim(0, 1)
+        found = attend(self.inputs(convolved, *seen), is_first, matrices)
+        return self.output(found, convolved, *seen)
+
+    def _parts(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the matrices [B, H, K, V], and the inputs that were convolved last."""
+        matrices, recent = state.split((math.prod(self.matrix), math.prod(self.recent)), dim=1)
+        return matrices.unflatten(1, self.matrix), recent.unflatten(1, self.recent).movedim(1, 0)
 
 
-def attend(given: Inputs, is_first: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the queries find [T, B, H, V], and the last matrices [B, H, K, V]."""
+def attend(given: Inputs, is_first: Tensor, before: Tensor) -> Tensor:
+    """Return what the queries find after matrices [B, H, K, V].  [T, B, H, V]"""
     found = []
     for first in range(0, len(is_first), CHUNK):
         part = slice(first, first + CHUNK)
@@ -134,7 +143,7 @@ def attend(given: Inputs, is_first: Tensor, before: Tensor) -> tuple[Tensor, Ten
         found.append((decays * (queries @ keys.mT)) @ values + begun * queries @ before)
         decayed = decays[..., -1, :, None] * keys
         before = begun[..., -1:, :] * before + decayed.mT @ values
-    return torch.cat(found, dim=2).movedim(2, 0), before
+    return torch.cat(found, dim=2).movedim(2, 0)
 
 
 class MLstmCell(MatrixCell):
