@@ -172,13 +172,16 @@ def of_env(percept, env):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("changes", ["weights", "moments"])
 @pytest.mark.parametrize("longest", [10_000, 3])  # more than the episodes have; less
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
 def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been(
-    algorithm, longest, monkeypatch
+    algorithm, longest, changes, monkeypatch
 ):
     monkeypatch.setattr(sequence_replay, "LONGEST_EPISODE", longest)
-    collector = collecting("GPT", algorithm, replay_ratio=0.25)
+    normalizes = changes == "moments"
+    given = {"replay_ratio": 0.0, "normalize_observations": True} if normalizes else {}
+    collector = collecting("GPT", algorithm, **({"replay_ratio": 0.25} | given))
     learner = collector.learner
     seen = features_while_acting(collector, monkeypatch)
     running = [[] for _ in range(N_ENVS)]
@@ -187,7 +190,8 @@ def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been
         if learner.update_due:
             before = learner.n_updates
             learner.update(0.0)
-            n_in_the_middle += learner.n_updates > before and any(running)
+            collector.count_observations()
+            n_in_the_middle += (normalizes or learner.n_updates > before) and any(running)
         transition = collector.step()
         percept, features = seen[-1]
         for env in range(N_ENVS):
