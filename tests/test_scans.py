@@ -11,7 +11,9 @@ from torch.nn import functional as F
 from models.memories import gpt, scan
 
 WIDTH, N_HEADS, N_ENVS = 8, 2, 3
-SIZES = SimpleNamespace(memory_width=WIDTH, memory_heads=N_HEADS, memory_layers=1)
+SIZES = SimpleNamespace(
+    memory_width=WIDTH, memory_heads=N_HEADS, memory_layers=1, ffm_periods="inf,8,4,2.5"
+)
 CELLS = [scan.MinGruCell, scan.LruCell, scan.FfmCell, scan.MLstmCell]
 every_cell = pytest.mark.parametrize("kind", CELLS)
 few = settings(max_examples=10, deadline=None, database=None, derandomize=True)

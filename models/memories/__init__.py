@@ -5,4 +5,4 @@
 from models.memories.base import HeadSettings, NetworkSettings, NoMemory, TrainedMemory
 from models.memories.gpt import Gpt, GptSettings, GTrXL
 from models.memories.lstm import Gru, Lstm
-from models.memories.scan import Ffm, Lru, MinGru, MLstm
+from models.memories.scan import Ffm, FfmSettings, Lru, MinGru, MLstm
