@@ -83,6 +83,7 @@ class Task(NamedTuple):
         least: Environment steps; runs of fewer stand in the appendix.
         published: Scores of others, for comparison.
         observability: The setting; "full" of a twin.
+        popgym: `popgym_antialias` and `popgym_previous_action`, where the environment reads them.
     """
 
     name: str
@@ -97,6 +98,11 @@ class Task(NamedTuple):
     least: int = 0
     published: Published | None = None
     observability: str = "partial"
+    popgym: tuple[bool, bool] | None = None
+
+    @property
+    def bare(self) -> "Task":
+        return self._replace(name=f"{self.name} without the flag", popgym=(False, False))
 
     @property
     def twin(self) -> "Task":
@@ -105,7 +111,9 @@ class Task(NamedTuple):
     def plays(self, settings: Mapping[str, Any]) -> bool:
         named = tuple(settings.get(key) for key in ("env", "algorithm", "observability"))
         is_length = self.length is None or settings.get("length") == self.length
-        return named == (self.env, self.algorithm, self.observability) and is_length
+        shown = settings.get("popgym_antialias"), settings.get("popgym_previous_action")
+        is_same = is_length and self.popgym in (None, shown)
+        return named == (self.env, self.algorithm, self.observability) and is_same
 
     def normalised(self, scores: np.ndarray) -> np.ndarray:
         return (scores - self.chance) / (self.best - self.chance)
@@ -149,6 +157,29 @@ def _t_maze(length: int, active: bool = False, least: int = 0) -> Task:
     return _of_length(place, memory, source, least)
 
 
+REPEAT_FIRST = Task(
+    *("RepeatFirst", "popgym-RepeatFirstEasy-v0", None, "PPO", RETURN, -433 / 867, 1.0),
+    "the suit of the first card, for 51 steps",
+    "0: names the suit in view, right at first and then with 12/51, as no card comes twice; "
+    "1: always right (popgym 1.0.7, envs/repeat_first.py)",
+    # Not the last action: who repeats it has named the first suit for ever, without a memory.
+    popgym=(True, False),
+)
+REPEAT_PREVIOUS = Task(
+    *("RepeatPrevious", "popgym-RepeatPreviousEasy-v0", None, "PPO", RETURN, -25 / 51, 1.0),
+    "the suits of the last three cards, each for 3 steps",
+    "0: names another suit than the one in view, right with 13/51, as no card comes twice; "
+    "1: always right (popgym 1.0.7, envs/repeat_previous.py)",
+    popgym=(True, True),
+)
+POSITION_ONLY = Task(
+    "PositionOnlyCartPole",
+    *("popgym-PositionOnlyCartPoleEasy-v0", None, "PPO", RETURN, 0.252, 1.0),
+    "where cart and pole were a step ago: their speeds are not shown",
+    "0: pushes to the side of the pole's angle a with probability sigmoid(30 a), mean of "
+    "20,000 episodes (standard error 0.001); 1: 200 steps (popgym 1.0.7)",
+    popgym=(True, True),
+)
 TASKS = (
     _t_maze(10),
     _t_maze(30),
@@ -156,25 +187,12 @@ TASKS = (
     _t_maze(5, active=True),
     _t_maze(10, active=True),
     _t_maze(20, active=True),
-    Task(
-        *("RepeatFirst", "popgym-RepeatFirstEasy-v0", None, "PPO", RETURN, -433 / 867, 1.0),
-        "the suit of the first card, for 51 steps",
-        "0: names the suit in view, right at first and then with 12/51, as no card comes twice; "
-        "1: always right (popgym 1.0.7, envs/repeat_first.py)",
-    ),
-    Task(
-        *("RepeatPrevious", "popgym-RepeatPreviousEasy-v0", None, "PPO", RETURN, -25 / 51, 1.0),
-        "the suits of the last three cards, each for 3 steps",
-        "0: names another suit than the one in view, right with 13/51, as no card comes twice; "
-        "1: always right (popgym 1.0.7, envs/repeat_previous.py)",
-    ),
-    Task(
-        "PositionOnlyCartPole",
-        *("popgym-PositionOnlyCartPoleEasy-v0", None, "PPO", RETURN, 0.252, 1.0),
-        "where cart and pole were a step ago: their speeds are not shown",
-        "0: pushes to the side of the pole's angle a with probability sigmoid(30 a), mean of "
-        "20,000 episodes (standard error 0.001); 1: 200 steps (popgym 1.0.7)",
-    ),
+    REPEAT_FIRST,
+    REPEAT_FIRST.bare,
+    REPEAT_PREVIOUS,
+    REPEAT_PREVIOUS.bare,
+    POSITION_ONLY,
+    POSITION_ONLY.bare,
     Task(
         *("Bandit", "examples.bandit:Bandit-v0", None, "PPO", RETURN, 25.0, 31.9967),
         "which of two arms paid how often in this episode, up to 50 pulls",

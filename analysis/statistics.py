@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.run_data import Group, Table
+from utils.errors import UserError
 
 CONFIDENCE = 0.95
 N_RESAMPLES = 2000
@@ -158,7 +159,12 @@ def on_common_axis(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> Curves
         return Curves(xs[0], np.stack(ys))
     # Beyond the shortest curve the mean would be of other runs than before.
     low, high = max(x[0] for x in xs), min(x[-1] for x in xs)
-    x = np.linspace(low, max(low, high), min(map(len, xs)))
+    if low > high:
+        raise UserError(
+            f"curves that do not meet: one ends at {high:,.0f} and another begins at {low:,.0f}, "
+            "so that they have no mean. Leave out the run that is too short, or tell them apart"
+        )
+    x = np.linspace(low, high, min(map(len, xs)))
     return Curves(x, np.stack([np.interp(x, *curve) for curve in zip(xs, ys, strict=True)]))
 
 
@@ -168,7 +174,10 @@ def first_reaching(x: np.ndarray, y: np.ndarray, threshold: float) -> float | No
 
 
 def summarize(group: Group, statistic: str, threshold: float | None) -> Result:
-    curves = on_common_axis([run.x for run in group.runs], [run.y for run in group.runs])
+    try:
+        curves = on_common_axis([run.x for run in group.runs], [run.y for run in group.runs])
+    except UserError as error:
+        raise UserError(f"{group.name} on {group.environment}: {error}") from None
     mean = estimate(curves.y, statistic)
     final = estimate(curves.y[:, -1], statistic)
     reached, n_reached = None, 0

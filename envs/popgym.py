@@ -1,26 +1,47 @@
 """POPGym: light tasks that isolate one kind of memory each, in three difficulties.
 
 Morad et al. (2023, arXiv:2303.01859). Tasks are called as the package registers them, such as
-popgym-RepeatPreviousEasy-v0. All returns lie between -1 and 1. Observations are those of the
-package, without the previous action that its own baselines add to them, which Battleship,
-Concentration, MineSweeper and MultiarmedBandit ask for (`obs_requires_prev_action`):
-`last_action_input` is that. The pendulums have continuous actions. The two tasks
+popgym-RepeatPreviousEasy-v0. All returns lie between -1 and 1. As in all published results
+(popgym/baselines/ppo.py) the package's wrappers add the last action and the flag of the first step
+to what a task shows; both can be left out. The pendulums have continuous actions. The two tasks
 that repeat cards have twins, which show the card to be repeated in the place of the present one.
 """
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 import gymnasium
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from envs.any_gymnasium import vector_of
 from envs.vector import FULL, TwinSettings, twin_if_asked
+from utils.settings import setting
 
 PREFIX = "popgym-"
 REPEAT_FIRST, REPEAT_PREVIOUS = "popgym-RepeatFirst", "popgym-RepeatPrevious"
-READS = (TwinSettings,)
+
+
+@dataclass(frozen=True)
+class PopgymSettings(TwinSettings):
+    title = "POPGym"
+
+    popgym_previous_action: bool = setting(
+        "the observation has the last action, at the first step action 0 (PreviousAction)",
+        default=True,
+        older=False,
+    )
+    popgym_antialias: bool = setting(
+        "the observation has a flag that is 1 at the first step of an episode (Antialias)",
+        default=True,
+        older=False,
+    )
+
+
+READS = (PopgymSettings,)
 
 
 def names() -> list[str]:
@@ -30,18 +51,52 @@ def names() -> list[str]:
 
 
 def make(
-    config: TwinSettings, seed: int, make_one: Callable[..., gymnasium.Env] = gymnasium.make
+    config: PopgymSettings, seed: int, make_one: Callable[..., gymnasium.Env] = gymnasium.make
 ) -> VectorEnv:
     """Return `config.n_envs` environments, all stepped here: a step takes microseconds."""
     import popgym  # noqa: F401  (registers its environments with Gymnasium)
 
     make_one = _make_telling if config.observability == FULL else make_one
-    named = functools.partial(make_one, config.env, disable_env_checker=True)
-    return vector_of(twin_if_asked(named, config), config.n_envs, seed)
+    task = twin_if_asked(functools.partial(make_one, config.env, disable_env_checker=True), config)
+    parts = config.popgym_previous_action, config.popgym_antialias
+    return vector_of(
+        lambda: Published(task(), *parts) if any(parts) else task(), config.n_envs, seed
+    )
 
 
-def make_drawn(config: TwinSettings, seed: int) -> VectorEnv:
+def make_drawn(config: PopgymSettings, seed: int) -> VectorEnv:
     return make(config, seed, _make_telling)
+
+
+class Published(gymnasium.Wrapper):
+    """Shows, behind the task's own, the last action and the flag of the first step.
+
+    As popgym's Antialias(PreviousAction(env)), which take no wrappers but their own.
+    """
+
+    def __init__(self, env: gymnasium.Env, previous_action: bool, antialias: bool) -> None:
+        from popgym.wrappers import PreviousAction
+
+        super().__init__(env)
+        self._is_tuple = isinstance(env.observation_space, spaces.Tuple)
+        self._null_action = PreviousAction.get_null_action(env.action_space)
+        self._is_shown = previous_action, antialias
+        more = itertools.compress((env.action_space, spaces.Discrete(2)), self._is_shown)
+        self.observation_space = spaces.Tuple((*self._parts(env.observation_space), *more))
+
+    def _parts(self, shown: Any) -> Iterable[Any]:
+        return shown if self._is_tuple else (shown,)
+
+    def _with(self, shown: Any, *more: Any) -> tuple[Any, ...]:
+        return (*self._parts(shown), *itertools.compress(more, self._is_shown))
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        shown, info = self.env.reset(**options)
+        return self._with(shown, self._null_action, 1), info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        shown, reward, terminated, truncated, info = self.env.step(action)
+        return self._with(shown, action, 0), reward, terminated, truncated, info
 
 
 class ShownCard(gymnasium.Wrapper):

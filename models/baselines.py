@@ -148,6 +148,7 @@ class LruAgent(MemoryAgent):
 
 class FfmAgent(MemoryAgent):
     memory_class = memories.Ffm
+    reads = (EncoderSettings, memories.FfmSettings)
 
 
 class MLstmAgent(MemoryAgent):

@@ -87,13 +87,17 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO GRU": PPO | GRU | {"memory_layers": 2},
     "PPO MinGRU": PPO | MIN_GRU,
     "PPO LRU": PPO | LRU | {"memory_layers": 2},
-    "PPO FFM": PPO | FFM,
+    "PPO FFM": PPO | FFM | {"ffm_periods": "inf,8,4"},
     "PPO mLSTM": PPO | MLSTM | {"env": "CartPole-v1"},
     "PPO Mamba2": PPO | MLSTM | {"model": "Mamba2", "target_kl": 0.01, "n_epochs": 2},
     "DQN GatedDeltaNet": DQN | MLSTM | {"model": "GatedDeltaNet"},
     "PPO GTrXL": PPO | GTRXL | {"memory_layers": 2},
     "PPO GPT, a twin of POPGym": PPO | GPT | TWIN | {"env": "popgym-RepeatPreviousEasy-v0"},
-    "PPO GPT of learned positions": PPO | GPT | MISSIONS | READS | {"memory_positions": "learned"},
+    "PPO GPT of learned positions": PPO
+    | GPT
+    | MISSIONS
+    | READS
+    | {"memory_positions": "learned", "memory_feature_scale": "true"},
     "PPO CNN, options at every reset": PPO | CNN | OPTIONS,
     "PPO CNN, forbidden actions": PPO | CNN | MASKED,
     "PPO GPT, forbidden actions, its last step": PPO | GPT | MASKED_IN_INFO | LAST_STEP,
@@ -165,7 +169,12 @@ ROWS: dict[str, dict[str, Any]] = {
     "TD3 GPT of two encoders": TD3
     | GPT
     | STEERED
-    | {"shared_encoder": "false", "policy_delay": 3, "last_reward_input": "true"},
+    | {
+        "shared_encoder": "false",
+        "policy_delay": 3,
+        "actor_value": "least",
+        "last_reward_input": "true",
+    },
     "ELLM": ELLM | SCALED | {"decay_after_reward": "true"},
     f"ELLM{IN_PARTS}": ELLM | LONG,
     "ELLM, any step, several colours": ELLM

@@ -30,6 +30,8 @@ KINDS: dict[str, dict[str, Any]] = {
     if hasattr(kind, "memory_class")
 }
 KINDS |= {
+    "FFM of three periods": {"model": "FFM", "ffm_periods": "inf,8,2.5"},
+    "GPT of scaled features": GPT | {"memory_feature_scale": True},
     "LSTM of two layers": {"model": "LSTM", "memory_layers": 2},
     "GPT of three layers": GPT,
     "GPT of learned positions": GPT | {"memory_positions": "learned"},

@@ -161,7 +161,9 @@ TWINS = {
 @functools.cache
 def task_and_twin(task):
     """Return N environments that tell their cues, and as many twins."""
-    both = (small_config(env=task, n_envs=N_ENVS, observability=o) for o in ("partial", "full"))
+    bare = {"popgym_antialias": False, "popgym_previous_action": False}
+    kinds = ({"observability": kind} for kind in ("partial", "full"))
+    both = (small_config(env=task, n_envs=N_ENVS, **bare, **kind) for kind in kinds)
     with envs.given(Cued if task.startswith("object:") else None):
         return tuple(make_vector_env(config, 0, drawn=True) for config in both)
 

@@ -15,7 +15,11 @@ from models.memories import gpt, matrix, scan
 
 WIDTH, N_HEADS, N_ENVS = 8, 2, 3
 SIZES = SimpleNamespace(
-    memory_width=WIDTH, memory_heads=N_HEADS, memory_layers=1, memory_convolution=4
+    memory_width=WIDTH,
+    memory_heads=N_HEADS,
+    memory_layers=1,
+    memory_convolution=4,
+    ffm_periods="inf,8,4,2.5",
 )
 MATRICES = [matrix.MLstmCell, matrix.GatedDeltaNetCell, matrix.Mamba2Cell]
 CELLS = [scan.MinGruCell, scan.LruCell, scan.FfmCell, *MATRICES]

@@ -229,7 +229,10 @@ def test_a_score_is_the_mean_of_five_evaluations_or_the_last_hundred_episodes(ru
 
 
 def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
-    runs = make_grid(sorted((CONFIGS / "Scoreboard").glob("*.json")), {"seed": ["0"]})
+    folder, seed = CONFIGS / "Scoreboard", {"seed": ["0"]}
+    bare = seed | {"popgym_antialias": ["false"], "popgym_previous_action": ["false"]}
+    named = (folder / f"{name}.json" for name in ("RepeatPrevious", "PositionOnlyCartPole"))
+    runs = make_grid(sorted(folder.glob("*.json")), seed) + make_grid([*named], bare)
     places = {}
     for run in runs:
         settings = vars(run.config)

@@ -34,8 +34,9 @@ EPSILON = 1e-3  # Adam's own would make whole steps of what rounding leaves of g
 def built(algorithm, model, **changes):
     """Return a learner, its weights larger than fresh ones and its target's others."""
     torch.manual_seed(0)
-    delay = {"policy_delay": 2} if algorithm == "TD3" else {}
-    config = small_config(algorithm=algorithm, model=model, mem_len=T, **SMALL, **delay, **changes)
+    value = "first" if changes.get("shared_encoder", True) else "least"
+    own = {"policy_delay": 2, "actor_value": value} if algorithm == "TD3" else {}
+    config = small_config(algorithm=algorithm, model=model, mem_len=T, **SMALL, **own, **changes)
     agent = build_agent(config, *SPACES)
     kind = sac.SAC.of(agent) if algorithm == "SAC" else td3.TD3
     learner = kind(config, agent)
@@ -143,7 +144,8 @@ def plain_steps(learner, batches):
                 features = features.detach()
             actions, log_p = plain_policy(agent, features)
             first, second = q(agent, view.detach() if is_frozen else view, actions)
-            losses = alpha * log_p - torch.min(first, second) if is_sac else -first
+            is_least = is_sac or config.actor_value == "least"
+            losses = alpha * log_p - (torch.min(first, second) if is_least else first)
             actor_loss = (losses * mask).sum() / mask.sum()
             actor_loss.backward()
             agent.critics.requires_grad_(True)

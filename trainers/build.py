@@ -19,6 +19,7 @@ from envs import (
     clips_rewards,
     is_given_vector,
     make_vector_env,
+    popgym,
     scales_rewards,
 )
 from envs.crafter import LEARNED, CrafterTextSettings
@@ -91,6 +92,12 @@ def validate_config(config: Any) -> list[str]:
         goals.append(
             f"reward_clip: {config.reward_clip} has no effect, rewards of {config.env} are not "
             "clipped. Add normalize_reward=true, or leave it out"
+        )
+    is_shown = config.popgym_previous_action and ENVIRONMENTS.known_as(config.env) == popgym.PREFIX
+    if is_shown and config.last_action_input:
+        goals.append(
+            "last_action_input: true, and popgym_previous_action shows the last action in the "
+            "observation already. Leave one of them at false"
         )
     if not (LEARNERS.known_as(config.algorithm) and AGENTS.known_as(config.model)):
         return goals

@@ -215,6 +215,12 @@ class Td3Settings(TwinCriticSettings):
         high=1000,
         default=1,
     )
+    actor_value: str = setting(
+        "what the policy is to raise: the first critic's value, or the least of both, as in "
+        "Memory-RL's branch of continuous tasks",
+        choices=("first", "least"),
+        default="first",
+    )
 
 
 class TD3(TwinCriticLearner):
@@ -241,4 +247,6 @@ class TD3(TwinCriticLearner):
 
     def actor_loss(self, features: Tensor, view: Tensor) -> tuple[Tensor, Tensor]:
         actions, log_probs = self.agent.draw(features)
-        return -self.judged(view, actions)[0], log_probs
+        first, second = self.judged(view, actions)
+        is_least = self.config.actor_value == "least"
+        return -(torch.minimum(first, second) if is_least else first), log_probs

@@ -236,8 +236,9 @@ def own_classes(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[
 
 
 def with_defaults(stored: Mapping[str, Any], chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
-    """Return stored settings with the defaults of those added later; `chosen` imports its agent."""
-    return default_settings(chosen) | present_settings(stored)
+    """Return stored settings with what was done before later ones; `chosen` imports its agent."""
+    older = {name: each.metadata["older"] for name, each in all_settings(chosen).items()}
+    return older | present_settings(stored)
 
 
 def file_settings(path: Path) -> dict[str, Any]:

@@ -62,10 +62,11 @@ def setting(
     has_effect: bool = True,
     safe: tuple[Any, ...] | None = None,
     typed: bool = False,
+    older: Any = None,
 ) -> Any:
     """Declare a field: one line of explanation, an inclusive range or the allowed names.
 
-    config.json shows the defaults. A run that is older than a setting has its default.
+    config.json shows the defaults. A run that is older than a setting has its default, or `older`.
 
     Args:
         text: The explanation.
@@ -76,10 +77,11 @@ def setting(
         safe: Values other than these lead outside, to an address or to a place that is read or
             written: they are not taken from somebody else's run (utils/run_folder.py).
         typed: Taken from the command line alone, from no settings file.
+        older: What runs did before there was the setting, where the default is something else.
     """
     limits = {"low": low, "high": high, "choices": choices}
     more = {"help": text, "has_effect": has_effect, "default": default}
-    more |= {"safe": safe, "typed": typed}
+    more |= {"safe": safe, "typed": typed, "older": default if older is None else older}
     return dataclasses.field(metadata=limits | more)
 
 

@@ -200,6 +200,10 @@ class GptSettings(HeadSettings, MemoryLengthSettings):
     memory_positions: str = setting(
         "positional embeddings", choices=(*POSITIONS,), default="sinusoidal"
     )
+    memory_feature_scale: bool = setting(
+        "features are multiplied by the root of memory_width before positions are added",
+        default=False,
+    )
 
 
 @dataclass
@@ -249,6 +253,8 @@ class Gpt(TrainedMemory):
         self.n_context = self.mem_len = settings.mem_len
         same = n_features == self.width
         self.enter = nn.Identity() if same else Linear(n_features, self.width)
+        # Vaswani et al. 2017, section 3.4: sinusoids of rms 0.7 drown features of rms 0.05.
+        self.scale = math.sqrt(self.width) if settings.memory_feature_scale else 1.0
         self.positions = POSITIONS[settings.memory_positions](self.width, self.mem_len + 1)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
@@ -327,7 +333,7 @@ class Gpt(TrainedMemory):
 
     def _through(self, x: Tensor, ages: Tensor, attentions: Sequence[Attention]) -> Tensor:
         """Map features [N, K, F] of steps with these ages [N, K] to the output.  [N, K, D]"""
-        hidden = self.dropout(self.enter(x) + self.positions(ages))
+        hidden = self.dropout(self.scale * self.enter(x) + self.positions(ages))
         for block, attention in zip(self.blocks, attentions, strict=True):
             hidden = block(hidden, attention)
         return self.norm(hidden)

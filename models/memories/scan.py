@@ -9,6 +9,7 @@ read of the state; those with a matrix as state are in matrix.py.
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
@@ -18,6 +19,8 @@ from torch.nn import functional as F
 from models.agent import Memory, TensorMemory
 from models.language.layers import Linear
 from models.memories.base import NetworkSettings, TrainedMemory
+from utils.errors import UserError, shortened
+from utils.settings import setting
 
 
 def recurrence(decays: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
@@ -227,6 +230,27 @@ class LruCell(GatedCell):
         return F.glu(self.out(F.gelu(read)), dim=-1)
 
 
+@dataclass(frozen=True)
+class FfmSettings(NetworkSettings):
+    ffm_periods: str = setting(
+        "FFM: periods of its traces in steps, between commas; inf: one that does not turn",
+        default="1,342,683,1024",
+    )
+
+
+def _numbers(periods: str) -> list[float]:
+    try:
+        numbers = [float(each) for each in periods.split(",")]
+    except ValueError:
+        numbers = []
+    if numbers and all(number > 0 for number in numbers):
+        return numbers
+    raise UserError(
+        f"ffm_periods: '{shortened(periods)}' is no list of positive numbers between commas, such "
+        "as 1,342,683,1024 or inf,8,4"
+    )
+
+
 class FfmCell(GatedCell):
     """S_t = gamma S_{t-1} + (W_1 x_t) sigmoid(W_2 x_t) 1^T, m traces at c frequencies each.
 
@@ -234,19 +258,20 @@ class FfmCell(GatedCell):
         y_t = o_t norm(W_3 S_t) + (1 - o_t) W_5 x_t,    o_t = sigmoid(W_4 x_t)
 
     Fast and Forgetful Memory: Morad et al. 2023, arXiv:2310.04128. As in its runs on POPGym m and c
-    are 32 and 4, and decays begin between 1/2 and 1% in 1,024 steps.
+    are 32 and 4, decays begin between 1/2 and 1% in 1,024 steps, and frequencies at 2 pi over
+    `ffm_periods`, which have hardly a phase at a lag of a few steps.
     """
 
     dtype = torch.complex64
-    shape = (32, 4)  # m, c
-    LONGEST = 1024  # steps
+    N_TRACES, LONGEST = 32, 1024  # m, and steps
 
-    def __init__(self, settings: NetworkSettings) -> None:
+    def __init__(self, settings: FfmSettings) -> None:
         super().__init__(settings)
-        (n_traces, n_periods), width = self.shape, settings.memory_width
+        periods, width = torch.tensor(_numbers(settings.ffm_periods)), settings.memory_width
+        self.shape = n_traces, n_periods = self.N_TRACES, len(periods)  # m, c
         slowest = math.log(100) / self.LONGEST
         self.alpha = nn.Parameter(torch.linspace(math.log(2), slowest, n_traces))
-        self.omega = nn.Parameter(2 * math.pi / torch.linspace(1, self.LONGEST, n_periods))
+        self.omega = nn.Parameter(2 * math.pi / periods)
         self.widths = n_traces, n_traces, width, width
         self.enter = Linear(width, sum(self.widths))
         self.mix = Linear(2 * n_traces * n_periods, width)
