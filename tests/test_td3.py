@@ -36,7 +36,7 @@ def built(algorithm, model, **changes):
     torch.manual_seed(0)
     value = "first" if changes.get("shared_encoder", True) else "least"
     own = {"policy_delay": 2, "actor_value": value} if algorithm == "TD3" else {}
-    config = small_config(algorithm=algorithm, model=model, mem_len=T, **SMALL, **own, **changes)
+    config = small_config(algorithm=algorithm, model=model, mem_len=T, **SMALL, **(own | changes))
     agent = build_agent(config, *SPACES)
     kind = sac.SAC.of(agent) if algorithm == "SAC" else td3.TD3
     learner = kind(config, agent)
@@ -60,7 +60,7 @@ def random_sequences(seed, n_steps=T):
         ObservationBatch(Observations(vectors=normal((n_steps + 1) * B, N_NUMBERS))),
         is_first,
         torch.cat((torch.zeros(1, B, N_ACTIONS), actions)),
-        torch.zeros(n_steps + 1, B, 0),
+        torch.arange(n_steps + 1)[:, None].expand(-1, B),  # a GPT's places
         actions,
         normal(n_steps, B),
         (normal(n_steps, B) > 1).float(),
@@ -207,7 +207,8 @@ def parameters_of_both(learner, model):
 def test_without_memory_steps_are_those_of_stable_baselines3(
     algorithm, settings, fixed_noise, monkeypatch
 ):
-    learner = built(algorithm, "CNN", action_embedding=0, learning_rate=3e-4, **APART)
+    own = {"actor_value": "first"} if algorithm == "TD3" else {}
+    learner = built(algorithm, "CNN", action_embedding=0, learning_rate=3e-4, **APART, **own)
     env = gymnasium.Env()
     env.observation_space, env.action_space = SPACES
     model = continuous_rival(learner.config, env, **settings)
