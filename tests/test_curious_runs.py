@@ -96,7 +96,8 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
         told = shown(images), is_first, is_first.long(), context, actions, zeros, zeros, mask
         learner.replay, learner.n_owed = MagicMock(), 1
         learner.replay.sample.return_value = SequenceBatch(*told)
-        learner.learn = Mock(return_value={})
+        logged = dict.fromkeys([f"train/{name}" for name in DQN.logged], torch.zeros(()))
+        learner.learn = Mock(return_value=logged)
         learner.update(0.0)
         (changed,) = learner.learn.call_args.args
         outcomes.append((changed.rewards, learner.reward.state_dict()))

@@ -167,7 +167,7 @@ def sequences_of(arrays):
         ObservationBatch(observations(batch["observations"], given)),
         is_first,
         torch.cat((torch.zeros(1, n_sequences, dtype=torch.int64), batch["actions"])),
-        torch.zeros(n_steps + 1, n_sequences, 0),
+        torch.arange(n_steps + 1)[:, None].expand(-1, n_sequences),  # a GPT's places
         batch["actions"],
         batch["rewards"],
         batch["dones"],
