@@ -117,14 +117,14 @@ def worlds(task, n_envs, drawn=True):
 @pytest.mark.parametrize("task", [*LOOKED_BACK, "popgym-RepeatFirstEasy-v0"])
 def test_cards_are_told_where_they_are_to_be_repeated(task):
     env = worlds(task, n_envs=1)
-    shown = [env.reset(seed=0)[0]]
+    shown = [env.reset(seed=0)[0]["0"]]  # the card; behind it the last action and a flag
     assert cues_of(env).tolist() == list(shown[0])
     n_back, rewards = LOOKED_BACK.get(task, 0), []
     for step in range(n_back + 15):
         wanted = shown[max(step - n_back, 0)] if n_back else shown[0]
         observations, reward, *_ = env.step(wanted)
-        assert cues_of(env).tolist() == (list(observations) if n_back else [NOT_SHOWN])
-        shown.append(observations)
+        shown.append(observations["0"])
+        assert cues_of(env).tolist() == (list(shown[-1]) if n_back else [NOT_SHOWN])
         rewards.append(reward[0])
     assert set(rewards[:n_back]) <= {0}
     assert min(rewards[n_back:]) > 0, "the suit of so many cards ago is always right"
