@@ -33,8 +33,9 @@ WORLD = {"env": "CrafterText-v0", "crafter_length": 10, "crafter_actions": "good
 MARKER = "code_was_run"
 EVIL = "open({!r}, 'a').close()\n"
 SERVED = {"suggester": "server", "suggester_model": "served", "goal_encoder": "same-text"}
-LISTED_ELSEWHERE = {  # settings whose texts are names in a table of the program
-    *("algorithm", "model", "env", "device", "curiosity", "clip_encoder", "wandb_project")
+LISTED_ELSEWHERE = {  # settings whose texts are names in a table of the program, or numbers
+    *("algorithm", "model", "env", "device", "curiosity", "clip_encoder", "wandb_project"),
+    "ffm_periods",
 }
 
 
