@@ -34,6 +34,7 @@ KINDS |= {
     "GPT of scaled features": GPT | {"memory_feature_scale": True},
     "LSTM of two layers": {"model": "LSTM", "memory_layers": 2},
     "GPT of three layers": GPT,
+    "mLSTM without a convolution": {"model": "mLSTM", "memory_convolution": 1},
     "GPT of learned positions": GPT | {"memory_positions": "learned"},
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)

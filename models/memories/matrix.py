@@ -65,10 +65,11 @@ class MatrixCell(Cell):
         n_steps = settings.memory_convolution
         self.matrix, self.recent = matrix, (n_steps - 1, n_convolved)
         self.shape = (math.prod(matrix) + math.prod(self.recent),)
-        # Each channel has weights of its own, begun as PyTorch begins a convolution's.
-        limit = n_steps**-0.5
-        self.kernel = nn.Parameter(torch.empty(n_steps, n_convolved).uniform_(-limit, limit))
-        self.bias = nn.Parameter(torch.empty(n_convolved).uniform_(-limit, limit))
+        if n_steps > 1:
+            # Each channel has weights of its own, begun as PyTorch begins a convolution's.
+            limit = n_steps**-0.5
+            self.kernel = nn.Parameter(torch.empty(n_steps, n_convolved).uniform_(-limit, limit))
+            self.bias = nn.Parameter(torch.empty(n_convolved).uniform_(-limit, limit))
 
     @abstractmethod
     def enter(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
