@@ -409,8 +409,10 @@ class OffPolicyLearner(Learner):
     def _store(self, ended: list[int], transition: Transition) -> None:
         following = transition.following
         context = transition.step.context
-        # After a time limit the target bootstraps from the last observation: it needs a context.
-        if context.numel() and not transition.terminated[ended].all():
+        # After a time limit the target bootstraps from the last observation: it needs a context. A
+        # memory that is given steps again reads the first one's alone.
+        reads_last = context.numel() and not self.agent.n_context
+        if reads_last and not transition.terminated[ended].all():
             ahead = self.agent.act(following, transition.memory, deterministic=True, advance=False)
             context = ahead.context
         goes_on = (~transition.ended).tolist()
