@@ -59,7 +59,7 @@ from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
-from utils.seeding import evaluation_seed, random_state, seed_everything, set_random_state
+from utils.seeding import evaluation_seed, seed_everything, streams_kept
 from utils.settings import MOST_SEED, NOTHING, Config, shown
 from utils.user_modules import give_back_programs
 
@@ -246,16 +246,16 @@ def evaluate(
         raise UserError(
             f"seeds: {told}. Give whole numbers from 0 to {MOST_SEED}, such as range(100)"
         )
-    played, before = [], random_state()
-    try:
-        with _restored(run, env, device, trust, settings=settings) as (config, agent, played_in):
-            for number in map(int, numbers):
-                seed = evaluation_seed(number)
-                seed_everything(seed, config.deterministic)
-                (recording,) = evaluation.evaluate(agent, played_in, 1, greedy, seed)
-                played.append(Played(number, *recording.episode))
-    finally:
-        set_random_state(before)
+    played = []
+    with (
+        streams_kept(),
+        _restored(run, env, device, trust, settings=settings) as (config, agent, played_in),
+    ):
+        for number in map(int, numbers):
+            seed = evaluation_seed(number)
+            seed_everything(seed, config.deterministic)
+            (recording,) = evaluation.evaluate(agent, played_in, 1, greedy, seed)
+            played.append(Played(number, *recording.episode))
     return played
 
 

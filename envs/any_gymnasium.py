@@ -53,7 +53,7 @@ from envs.spaces import (
 from envs.streams import ProcessSettings, Streams
 from envs.vector import TwinSettings, twin_if_asked
 from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
-from utils.seeding import random_state, set_random_state
+from utils.seeding import streams_kept
 from utils.settings import setting
 from utils.user_modules import advice, import_module, is_environment_package, search
 
@@ -466,12 +466,3 @@ def failure(name: str, error: BaseException) -> UserError:
 
 
 _no_warnings = functools.partial(warnings.catch_warnings, action="ignore")
-
-
-@contextmanager
-def streams_kept() -> Iterator[None]:
-    before = random_state()
-    try:
-        yield
-    finally:
-        set_random_state(before)

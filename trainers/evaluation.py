@@ -24,7 +24,7 @@ from utils.errors import EnvFault, UserError, did_you_mean
 from utils.files import atomic_write
 from utils.given_settings import with_env_settings
 from utils.run_folder import check_outside, stored_config
-from utils.seeding import evaluation_seed, random_state, set_random_state
+from utils.seeding import evaluation_seed, streams_kept
 from utils.settings import Config, outside_settings, read_settings, setting
 
 MOST_ENVS = 16
@@ -286,14 +286,13 @@ class GreedyEvaluation:
 @contextmanager
 def preserve_rng_and_mode(agent: Agent) -> Iterator[None]:
     modes = {module: module.training for module in agent.modules()}
-    streams = random_state()  # environments of this process may draw from NumPy's and Python's
-    agent.eval()
-    try:
-        yield
-    finally:
-        set_random_state(streams)
-        for module, training in modes.items():
-            module.training = training
+    with streams_kept():  # environments of this process may draw from NumPy's and Python's
+        agent.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
 
 
 def played_config(

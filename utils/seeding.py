@@ -2,6 +2,8 @@
 
 import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -57,3 +59,13 @@ def set_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     for device, cuda_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(cuda_state, device)
+
+
+@contextmanager
+def streams_kept() -> Iterator[None]:
+    """Let no random stream of this process have moved in the end."""
+    before = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(before)
