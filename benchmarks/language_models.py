@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -181,7 +181,7 @@ def scores(plain: bool) -> Iterator[Work]:
 
 
 def full_step(model: LanguageModel, n_envs: int) -> tuple[Work, KVCache]:
-    memory = cast(KVCache, model.initial_memory(n_envs))
+    memory = model.initial_memory(n_envs)
     memory.open(1)  # the values of the slots do not change the time of a step
     memory.ages.fill_(model.mem_len)
     is_first = torch.zeros(n_envs, dtype=torch.bool, device=model.device)

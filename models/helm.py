@@ -381,7 +381,7 @@ class LanguageMemory(nn.Module):
         if self.training and advance:
             self.to_language.observe(encoded)
         tokens = self.with_text(self.to_language.tokens(encoded), percept.observations)
-        kept = cast(KVCache, memory)  # or a state, without a read-out
+        kept = cast(KVCache, memory)
         hidden = self.language_model.step(tokens, kept, percept.is_first, advance=advance)
         if self.training and advance and self.whitening is not None:
             self.whitening.update(hidden)
@@ -435,7 +435,8 @@ class LanguageMemory(nn.Module):
         For HELM also the nearest token and its cosine [N, 1], and the retrieval's entropy [N]; the
         retrieval returns the nearest token as beta goes to infinity.
         """
-        weights = self.language_model.attention(self.tokens(percept), memory, percept.is_first)
+        kept = cast(KVCache, memory)
+        weights = self.language_model.attention(self.tokens(percept), kept, percept.is_first)
         told = {"attention": attention_by_step(weights).half().cpu().numpy()}
         retrieval = self.to_language
         if not isinstance(retrieval, FrozenHopfield):

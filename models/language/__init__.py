@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from models.language.files import ModelFiles
-from models.language.kv_cache import CacheView, EpisodeMemory, Foreseen, KVCache, join_heads
+from models.language.kv_cache import CacheView, Foreseen, KVCache, join_heads
 from models.language.layers import FrozenLinear, TokenEmbeddings
 from utils.errors import UserError
 
@@ -75,7 +75,7 @@ class LanguageModel(nn.Module):
     def fingerprint(self) -> str:
         return self.published.fingerprint()
 
-    def initial_memory(self, n_envs: int, n_new: int = 1) -> EpisodeMemory:
+    def initial_memory(self, n_envs: int, n_new: int = 1) -> KVCache:
         """Return the memory of new episodes, with room for `n_new` tokens a step, or more later."""
         store = KVCache.empty(n_envs, self.n_layer, self.n_past, self.heads, self.device)
         store.make_room(n_new)
@@ -108,7 +108,7 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def step(
-        self, tokens: Tensor, memory: EpisodeMemory, is_first: Tensor, advance: bool = True
+        self, tokens: Tensor, memory: KVCache, is_first: Tensor, advance: bool = True
     ) -> Tensor:
         """Read K tokens per environment and return the last hidden state at the last one.  [N, D]
 
@@ -136,7 +136,7 @@ class LanguageModel(nn.Module):
         return hidden
 
     @torch.no_grad()
-    def attention(self, tokens: Tensor, memory: Any, is_first: Tensor) -> Tensor:
+    def attention(self, tokens: Tensor, memory: KVCache, is_first: Tensor) -> Tensor:
         """Return the attention of each new token; the memory stays as it was.  [L, N, H, K, M+K]
 
         Arguments are those of `step`. The columns are the M slots, oldest first, then the K new
@@ -148,7 +148,7 @@ class LanguageModel(nn.Module):
         return torch.stack([nn.functional.pad(m, (n_columns - m.shape[-1], 0)) for m in maps])
 
     @torch.no_grad()
-    def hidden_states(self, tokens: Tensor, memory: Any, is_first: Tensor) -> Tensor:
+    def hidden_states(self, tokens: Tensor, memory: KVCache, is_first: Tensor) -> Tensor:
         """Return every layer's output at each new token, without advancing.  [L, N, K, D]"""
         ages = memory.current_ages(is_first)
         return torch.stack([*self._states(tokens, ages, self._windows(tokens, memory, ages))])
@@ -166,7 +166,7 @@ class LanguageModel(nn.Module):
         pairs = torch.cat((*windows[0].keys, *windows[0].values))  # [2*H, n, d]
         return torch.cat((hidden[0], join_heads(pairs, 2 * n_head)), dim=-1)
 
-    def _hidden(self, tokens: Tensor, memory: Any, ages: Tensor) -> Tensor:
+    def _hidden(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> Tensor:
         """Return the hidden state [N, D] of tokens and write them into the memory's next slots."""
         return self.read(tokens, ages, self._windows(tokens, memory, ages))
 

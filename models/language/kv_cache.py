@@ -113,16 +113,44 @@ class Foreseen(NamedTuple):
     hidden: Tensor  # [N, D]
 
 
-class EpisodeMemory(Memory):
+class KVCache(Memory):
     """The tokens that a language model has read of N running episodes.
+
+    A ring of slots per layer, written at one position shared by all environments.
+
+    Each environment has the number of tokens of its episode, its age: older slots belong to ended
+    episodes. So nothing is cleared and nothing is moved; a step reads no slot older than the oldest
+    running episode. Besides the past there is room for the tokens of one call, which are written
+    before they are read. The ring grows with the longest episode so far; the system holds no pages
+    for slots that were never written.
 
     Attributes:
         ages: Tokens in the running episode of each environment.  [N]
         foreseen: The result of a look ahead, whose tokens `advance` would keep.
+        keys, values: The slots.  [L, H*N, at least R, d]
+        n_past: The number of past tokens that are kept.
+        n_slots: R, the slots in the ring.
+        position: The slot that is written next, 0..R-1.
     """
 
-    ages: Tensor
     foreseen: Foreseen | None = None
+
+    def __init__(
+        self, keys: Tensor, values: Tensor, ages: Tensor, n_past: int, n_slots: int = 1
+    ) -> None:
+        self.keys, self.values, self.ages = keys, values, ages
+        self.n_past, self.n_slots, self.position = n_past, n_slots, 0
+
+    @classmethod
+    def empty(
+        cls, n_envs: int, n_layer: int, n_past: int, heads: tuple[int, int], device: torch.device
+    ) -> "KVCache":
+        """Return the memory of new episodes; `heads` is (their number H, their width d)."""
+        n_head, width = heads
+        shape = (n_layer, n_head * n_envs, n_past + 1, width)
+        ages = torch.zeros(n_envs, dtype=torch.long, device=device)
+        keys, values = torch.empty(shape, device=device), torch.empty(shape, device=device)
+        return cls(keys, values, ages, n_past)
 
     @property
     def n_envs(self) -> int:
@@ -141,45 +169,6 @@ class EpisodeMemory(Memory):
             return None
         same = torch.equal(seen.tokens, tokens) and torch.equal(seen.ages, ages)
         return seen.hidden if same else None
-
-    def advance(self, n_new: int, ages: Tensor) -> None:
-        """Keep the K tokens that were read last; `ages` are from `current_ages`."""
-        self.foreseen = None
-        self.ages = ages + n_new
-
-
-class KVCache(EpisodeMemory):
-    """A ring of slots per layer, written at one position shared by all environments.
-
-    Each environment has the number of tokens of its episode, its age: older slots belong to ended
-    episodes. So nothing is cleared and nothing is moved; a step reads no slot older than the oldest
-    running episode. Besides the past there is room for the tokens of one call, which are written
-    before they are read. The ring grows with the longest episode so far; the system holds no pages
-    for slots that were never written.
-
-    Attributes:
-        keys, values: The slots.  [L, H*N, at least R, d]
-        n_past: The number of past tokens that are kept.
-        n_slots: R, the slots in the ring.
-        position: The slot that is written next, 0..R-1.
-    """
-
-    def __init__(
-        self, keys: Tensor, values: Tensor, ages: Tensor, n_past: int, n_slots: int = 1
-    ) -> None:
-        self.keys, self.values, self.ages = keys, values, ages
-        self.n_past, self.n_slots, self.position = n_past, n_slots, 0
-
-    @classmethod
-    def empty(
-        cls, n_envs: int, n_layer: int, n_past: int, heads: tuple[int, int], device: torch.device
-    ) -> "KVCache":
-        """Return the memory of new episodes; `heads` is (their number H, their width d)."""
-        n_head, width = heads
-        shape = (n_layer, n_head * n_envs, n_past + 1, width)
-        ages = torch.zeros(n_envs, dtype=torch.long, device=device)
-        keys, values = torch.empty(shape, device=device), torch.empty(shape, device=device)
-        return cls(keys, values, ages, n_past)
 
     def windows(self, ages: Tensor, n_visible: int, n_new: int) -> list[CacheView]:
         """Return every layer's view of the past and of K new tokens, without copying a slot.
@@ -208,7 +197,9 @@ class KVCache(EpisodeMemory):
         ]
 
     def advance(self, n_new: int, ages: Tensor) -> None:
-        super().advance(n_new, ages)
+        """Keep the K tokens that were read last; `ages` are from `current_ages`."""
+        self.foreseen = None
+        self.ages = ages + n_new
         self.position = (self.position + n_new) % self.n_slots
 
     def latest(self, n_tokens: int, ages: Tensor, end: int) -> Tensor:
