@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-import trainers.build  # noqa: F401  registers all settings, which complete those of older runs
-from envs.facts import PACKAGE
 from utils.errors import UserError, did_you_mean, escape
 from utils.files import open_of_run, open_regular, write_text
 from utils.given_settings import NAMED_BY_ALL, read_json_object, with_defaults
@@ -30,6 +28,7 @@ from utils.settings import (
     settings_without_effect,
     shown,
 )
+from utils.user_modules import PACKAGE
 
 AXES = {"steps": STEPS, "seconds": "time/seconds"}
 PRETRAINED = "pretrained"
@@ -125,6 +124,10 @@ def read_settings_of(folder: Path, **kinds: type) -> dict[str, Any]:
 
 
 def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[str, Any]:
+    # Declares all settings, which complete those of older runs. Not above: --help of plot.py would
+    # wait for PyTorch.
+    import trainers.build  # noqa: F401
+
     settings = with_defaults(values)
     for name, kind in kinds.items():
         found = (values if name in NAMED_BY_ALL else settings).get(name)

@@ -18,12 +18,11 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWra
 
 from envs.episodes import WithOptions
 from utils.errors import ROOT
-from utils.user_modules import OWN_PACKAGES, sha256_of
+from utils.user_modules import OWN_PACKAGES, PACKAGE, sha256_of
 
 NO_TASK = ("seed", "render")  # parts of the names of arguments that change no task
 LONGEST = 200  # characters of a value
 SHOWN = 12  # characters of a sha256
-PACKAGE = "package"  # begins the names of packages that a part of the code is in
 INSTALLED = ("site-packages", "dist-packages")
 
 Layer = gymnasium.Env | VectorEnv

@@ -32,8 +32,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from utils.errors import ROOT, UserError, cli_command, one_line, received
 from utils.files import (
     atomic_write,
@@ -402,6 +400,8 @@ def source_sha256() -> str:
 
 
 def describe_hardware() -> dict[str, object]:
+    import torch  # not above: plot.py's --help would wait for it
+
     names: list[str] = []
     with contextlib.suppress(OSError):  # Linux knows the processor's name
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

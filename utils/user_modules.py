@@ -26,6 +26,7 @@ from utils.errors import ENDINGS, ROOT, UserError, shortened, told
 
 GIVEN = "object:"  # begins the name of an object that a Python program gave
 OWN_PACKAGES = ("analysis", "envs", "models", "rewards", "sweeps", "trainers", "utils")
+PACKAGE = "package"  # begins the names of packages that a part of the code is in
 OWN_CLASSES = ("model", "algorithm", "curiosity")  # settings that may name a class of the user's
 FAULTS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 PROGRAMS = ("eval", "main", "plot", "prepare_captions", "prepare_embeddings", "publish", "sweep")
