@@ -25,6 +25,7 @@ CURIOSITIES = Curiosities(
         "RND": "rewards.curiosity:RandomNetworkDistillation",
         "NovelD": "rewards.curiosity:NovelD",
         "APT": "rewards.curiosity:ActivePretraining",
+        "E3B": "rewards.curiosity:E3B",
     },
     "intrinsic reward",
 )
@@ -35,8 +36,8 @@ class CuriositySettings(Part):
     title = "curiosity"
 
     curiosity: str | None = setting(
-        "intrinsic reward: RND, NovelD, APT, or module:Class, one of your own; null: the task's "
-        "alone",
+        "intrinsic reward: RND, NovelD, APT, E3B, or module:Class, one of your own; null: the "
+        "task's alone",
         default=None,
     )
 

@@ -1,4 +1,4 @@
-"""Intrinsic rewards for novelty: RND, NovelD and APT, with the numbers of ELLM's code.
+"""Intrinsic rewards for novelty: E3B; RND, NovelD and APT with the numbers of ELLM's code.
 
 A batch of steps becomes features, by kind, without gradients. One reward a step comes out; only
 then do the networks of the reward learn from the batch.
@@ -25,7 +25,7 @@ from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
-from utils.saved_state import load_moments, moments, with_moments
+from utils.saved_state import check_like, load_moments, moments, with_moments
 from utils.settings import Part, networks_of, setting
 
 TEXT = "text"  # the kind that has a weight of its own
@@ -113,6 +113,16 @@ class AptSettings(IntrinsicSettings):
         low=1,
         high=1_000_000,
         default=1024,
+    )
+
+
+@dataclass(frozen=True)
+class E3BSettings(IntrinsicSettings):
+    e3b_ridge: float = setting(
+        "weight of the identity that the covariance of an episode's codes begins with",
+        low=1e-6,
+        high=1e6,
+        default=0.1,
     )
 
 
@@ -269,6 +279,10 @@ class Curiosity(ABC):
         order = torch.randperm(n_steps) if n_parts > 1 else torch.arange(n_steps)
         return order.to(device).tensor_split(n_parts)
 
+    def _divided(self, novelty: Tensor) -> Tensor:
+        self.statistics.update(novelty.cpu())
+        return novelty / (self.statistics.variance**0.5 + DEVIATION_EPSILON)
+
     def _sum(self, kinds: Mapping[str, Tensor]) -> Tensor:
         weight = self.config.curiosity_text_weight
         return torch.stack([weight * r if kind == TEXT else r for kind, r in kinds.items()]).sum(0)
@@ -294,9 +308,7 @@ class RandomNetworkDistillation(Curiosity):
 
     @torch.no_grad()
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
-        novelty = self._sum(self.novelty(before, after))
-        self.statistics.update(novelty.cpu())
-        return novelty / (self.statistics.variance**0.5 + DEVIATION_EPSILON)
+        return self._divided(self._sum(self.novelty(before, after)))
 
     def novelty(self, before: Kinds, after: Kinds) -> dict[str, Tensor]:
         """Return the novelty of each step by kind.  [B] each"""
@@ -429,6 +441,100 @@ class ActivePretraining(Curiosity):
         return relative.clamp(min=0).mean(1).log1p()
 
 
+class E3B(Curiosity):
+    """Exploration by elliptical episodic bonuses (Henaff et al. 2022, arXiv:2210.05805).
+
+    A step is paid for what the observation after it has that no other of its episode had:
+
+        r = phi(after)^T C^-1 phi(after) / (sqrt(Var[r]) + 1e-8)
+        C = ridge I + sum of phi phi^T over the episode's observations so far
+
+    phi encodes for a model that learns which action was taken. The division is that of the paper's
+    runs in MiniHack, of weight 1; those in VizDoom have none, and weights of 3e-5 and less. Differs
+    from the original, which pays the bonus of an observation for the step that leaves it.
+
+    Attributes:
+        inverses: C^-1 of each environment, by kind. In float32 rounding would pay for what is known
+            already as soon as codes are longer than 10, then pay less than 0.  [N, D, D] float64
+        is_first: Where an episode begins in the rollout that is being paid.  [T, N]
+    """
+
+    reads = (E3BSettings,)
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.inverses: dict[str, Tensor] = {}
+        self.is_first: Tensor | None = None
+
+    @staticmethod
+    def validate_config(config: Any, agent: type[Agent]) -> list[str]:
+        problems = Curiosity.validate_config(config, agent)
+        if networks_of(config) != "PPO":
+            problems.append(
+                f"curiosity: {config.curiosity} follows episodes along PPO's rollouts, and "
+                f"algorithm is {config.algorithm}. Choose algorithm=PPO, or another curiosity"
+            )
+        return problems
+
+    @staticmethod
+    def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
+        widths = 2 * config.curiosity_width, config.curiosity_width
+        return {kind: InverseDynamics(shape, widths, n_actions) for kind, shape in shapes.items()}
+
+    def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        self.is_first = steps.is_first
+        return super().__call__(steps)
+
+    @torch.no_grad()
+    def rewards(self, before: Kinds, after: Kinds) -> Tensor:
+        bonuses = {kind: self.bonuses(kind, before[kind], after[kind]) for kind in after}
+        return self._divided(self._sum(bonuses))
+
+    def bonuses(self, kind: str, before: Tensor, after: Tensor) -> Tensor:
+        """Return the undivided rewards [B] of a rollout's features, and take their codes in."""
+        assert self.is_first is not None, "PPO learns from whole rollouts"
+        n_envs, width = self.is_first.shape[1], self.config.curiosity_width
+        encoder = self.networks.get_submodule(f"{kind}.encoder")
+        now, then = (encoder(each).double().view(-1, n_envs, width) for each in (before, after))
+        empty = torch.eye(width, dtype=now.dtype, device=now.device) / self.config.e3b_ridge
+        if kind not in self.inverses:
+            self.inverses[kind] = empty.repeat(n_envs, 1, 1)
+        inverses, found = self.inverses[kind], []
+        for t, begins in enumerate(self.is_first.cpu()):
+            if begins.any():  # an episode's first observation is seen, but no step led to it
+                fresh = empty.repeat(int(begins.sum()), 1, 1)
+                take_in(now[t, begins], fresh)
+                inverses[begins] = fresh
+            found.append(take_in(then[t], inverses))
+        return torch.cat(found).float()
+
+    def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
+        errors = [net(before[kind], after[kind], actions) for kind, net in self.networks.items()]
+        return {"loss": torch.stack(errors).sum(0).mean()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"inverses": dict(self.inverses)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        width, device = self.config.curiosity_width, self.parameters[0].device
+        for kind, each in state["inverses"].items():
+            like = torch.zeros((), dtype=torch.float64).expand(len(each), width, width)
+            check_like(each, like, f"reward.inverses.{kind}")
+            self.inverses[kind] = each.to(device, copy=True)
+
+
+def take_in(codes: Tensor, inverses: Tensor) -> Tensor:
+    """Return phi^T C^-1 phi [N] of codes [N, D], and add them to C, of which C^-1 is given.
+
+    (C + phi phi^T)^-1 = C^-1 - u u^T / (1 + phi^T u),  u = C^-1 phi  (Sherman & Morrison 1950)
+    """
+    u = inverses @ codes[:, :, None]
+    bonuses = codes[:, None] @ u
+    inverses.baddbmm_(u / (1 + bonuses), u.mT, alpha=-1)
+    return bonuses.flatten()
+
+
 class Distillation(nn.Module):
     """A network that learns to predict a fixed one, both of standardised features.
 
@@ -471,8 +577,8 @@ class Dynamics(nn.Module):
     def forward(self, before: Tensor, after: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the errors of the predicted codes and of the predicted actions.  [B] each"""
         now, then = self.encoder(before), self.encoder(after)
-        taken, is_box = actions, actions.is_floating_point()
-        if not is_box:
+        taken = actions
+        if not actions.is_floating_point():
             taken = actions[:, None] if self.as_ellm else F.one_hot(actions, self.n_actions)
         foreseen = self.forwards(torch.cat((now, taken.float()), -1))
         guessed = self.inverse(torch.cat((now, then), -1))
@@ -481,11 +587,27 @@ class Dynamics(nn.Module):
             differences = then - foreseen, actions.float() - guessed.tanh()
             forward, inverse = (torch.linalg.vector_norm(each, dim=-1) for each in differences)
             return forward, inverse
-        if is_box:
-            inverse = 0.5 * (actions - guessed).square().sum(-1)
-        else:
-            inverse = F.cross_entropy(guessed, actions, reduction="none")
-        return 0.5 * (then - foreseen).square().sum(-1), inverse
+        return 0.5 * (then - foreseen).square().sum(-1), action_errors(guessed, actions)
+
+
+class InverseDynamics(nn.Module):
+    """The part of Pathak's module that learns to predict the action."""
+
+    def __init__(self, shape: Sequence[int], widths: tuple[int, int], n_actions: int) -> None:
+        super().__init__()
+        self.encoder = Perceptron(shape, widths)
+        self.inverse = Perceptron((2 * widths[1],), (widths[0], n_actions))
+
+    def forward(self, before: Tensor, after: Tensor, actions: Tensor) -> Tensor:
+        """Return the errors of the predicted actions.  [B]"""
+        codes = torch.cat((self.encoder(before), self.encoder(after)), -1)
+        return action_errors(self.inverse(codes), actions)
+
+
+def action_errors(guessed: Tensor, actions: Tensor) -> Tensor:
+    if actions.is_floating_point():
+        return 0.5 * (actions - guessed).square().sum(-1)
+    return F.cross_entropy(guessed, actions, reduction="none")
 
 
 class Perceptron(nn.Module):

@@ -84,7 +84,7 @@ ROWS: dict[str, dict[str, Any]] = {
     | LSTM
     | CURIOUS
     | {"curiosity": "APT", "apt_group": 16, "curiosity_icm": "paper"},
-    "PPO GRU": PPO | GRU | {"memory_layers": 2},
+    "PPO GRU, E3B": PPO | GRU | CURIOUS | {"memory_layers": 2, "curiosity": "E3B"},
     "PPO MinGRU": PPO | MIN_GRU,
     "PPO LRU": PPO | LRU | {"memory_layers": 2},
     "PPO FFM": PPO | FFM | {"ffm_periods": "inf,8,4"},

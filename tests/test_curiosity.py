@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models.agent import Transitions
 from models.observations import ObservationBatch, Observations
 from rewards import curiosity as rewards
-from rewards.curiosity import ActivePretraining, Distillation, NovelD, NovelDSettings
+from rewards.curiosity import E3B, ActivePretraining, Distillation, NovelD, NovelDSettings
 from tests import golden_data
 from tests.test_suggesters import settings
 
@@ -144,17 +144,60 @@ def test_neighbours_are_looked_for_in_groups_of_a_large_batch():
     assert apt().rewards(*seen(vectors=torch.ones(16, 4))).tolist() == [0.0] * 16
 
 
-def test_the_papers_icm_learns_which_action_was_taken_and_what_comes_of_it():
+def e3b(**changes):
     torch.manual_seed(0)
-    curiosity = apt(curiosity_icm="paper", curiosity_learning_rate=1e-2)
+    config = settings(rewards.E3BSettings, curiosity_width=8, **changes)
+    networks = E3B.networks_for(config, {"vectors": (4,)}, 3)
+    return E3B(config, networks, lambda seen, _: {"vectors": seen.shown.vectors})
+
+
+@pytest.mark.parametrize(
+    ("curiosity", "loss"), [(partial(apt, curiosity_icm="paper"), "inverse_loss"), (e3b, "loss")]
+)
+def test_an_inverse_model_learns_which_action_was_taken(curiosity, loss):
+    curiosity = curiosity(curiosity_learning_rate=1e-2)
+    torch.manual_seed(0)
     actions, before = torch.randint(3, (64,)), torch.randn(64, 4)
     after = before + torch.eye(4)[actions]
     steps = {"vectors": before}, {"vectors": after}, actions
-    first = curiosity.losses(*steps)["inverse_loss"]
+    first = curiosity.losses(*steps)[loss]
     assert first.item() == pytest.approx(math.log(3), abs=1.5)
     for _ in range(200):
         curiosity.learn(*steps)
-    assert curiosity.losses(*steps)["inverse_loss"] < 0.1
+    assert curiosity.losses(*steps)[loss] < 0.1
+
+
+@pytest.mark.parametrize("size", [1.0, 1000.0])
+def test_e3b_pays_for_what_an_episode_has_not_shown(size):
+    """Two environments, two rollouts, saved in between; few observations, which come again."""
+    known, n_steps = size * torch.randn(3, 4), 20
+    begins = torch.rand(2 * n_steps, 2) < 0.1
+    begins[[0, n_steps]] = torch.tensor([[True, True], [False, False]])
+    drawn = known[torch.randint(3, (2 * n_steps + 1, 2))]
+    before, after = drawn[:-1].clone(), drawn[1:]
+    before[begins] = size * torch.randn(int(begins.sum()), 4)  # reset: shown by no step
+    told = {"curiosity_learning_rate": 0.0, "task_reward_weight": 0.0, "curiosity_weight": 1.0}
+    phi, expected, covariances = e3b().networks["vectors"].encoder, [], [None, None]
+    for t in range(2 * n_steps):
+        for env in range(2):
+            if begins[t, env]:
+                first = phi(before[t, env]).double()
+                covariances[env] = 0.1 * torch.eye(8) + first.outer(first)
+            code = phi(after[t, env]).double()
+            expected.append(code @ torch.linalg.inv(covariances[env]) @ code)
+            covariances[env] = covariances[env] + code.outer(code)
+    for envs in ([0, 1], [1]):  # another environment changes nothing
+        found, state = [], e3b().state_dict()
+        for rows in (slice(0, n_steps), slice(n_steps, None)):
+            reward = e3b(**told)
+            reward.load_state_dict(state)
+            shown = torch.cat([each[rows, envs].flatten(0, 1) for each in (before, after)])
+            batch, nothing = ObservationBatch(Observations(vectors=shown)), torch.zeros(len(shown))
+            n = len(shown) // 2
+            steps = Transitions(batch, nothing, nothing[:n].long(), nothing[:n], begins[rows, envs])
+            found.append(reward(steps)[0].view(n_steps, -1) * reward.statistics.variance**0.5)
+            state = reward.state_dict()
+        close(torch.cat(found), torch.stack(expected).float().view(-1, 2)[:, envs], relative=1e-4)
 
 
 STEPS = st.lists(st.tuples(st.booleans(), *[st.integers(0, 3)] * 2), min_size=2)

@@ -65,11 +65,12 @@ def shown(images):
 def steps_of(images):
     """Return the steps that lead from the first half of the images to the second."""
     n = len(images) // 2
-    return Transitions(shown(images), torch.zeros(2 * n, 0), torch.arange(n) % 4, torch.zeros(n))
+    observed, is_first = (shown(images), torch.zeros(2 * n, 0)), torch.zeros(n, 1).bool()
+    return Transitions(*observed, torch.arange(n) % 4, torch.zeros(n), is_first)
 
 
 @pytest.mark.parametrize("features", ["agent", "observation"])
-@pytest.mark.parametrize("curiosity", ["RND", "NovelD", "APT"])
+@pytest.mark.parametrize("curiosity", ["RND", "NovelD", "APT", "E3B"])
 def test_the_agent_learns_nothing_from_the_intrinsic_networks(curiosity, features):
     _, agent, reward = curious_agent(curiosity=curiosity, curiosity_features=features)
     before = {name: value.clone() for name, value in agent.state_dict().items()}

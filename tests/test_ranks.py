@@ -36,7 +36,9 @@ FRAMES = ELLM | READS | {"n_steps": 480, "replay_capacity": 90, "log_steps": 60}
 RUNS = {
     "single steps": ROLLOUTS | {"model": "CNN-PPO", "adv_norm": "true"},
     "numbers": ROLLOUTS | LSTM | NORMALISED | {"env": "CartPole-v1"},
-    "sequences": ROLLOUTS | {"model": "Impala-PPO", "sequences_per_batch": 3},
+    "sequences": ROLLOUTS
+    | runs.CURIOUS
+    | {"model": "Impala-PPO", "sequences_per_batch": 3, "curiosity": "E3B"},
     "statistics": ROLLOUTS | {"model": "HELMv2", "curiosity": "RND", "curiosity_batches": 2},
     "DQN": SEQUENCES | LSTM | {"algorithm": "DQN", "curiosity": "NovelD"},
     "SAC": SEQUENCES | {"model": "CNN", "algorithm": "SAC", "learn_temperature": "true"},

@@ -207,7 +207,9 @@ class ContinuousSAC(Tempered, TwinCriticLearner):
             f"algorithm: {cls.__name__} is for continuous actions. Derive it from trainers.sac.SAC"
         )
 
-    def next_actions(self, sequences: SequenceBatch, features: Tensor) -> tuple[Tensor, Any]:
+    def next_actions(
+        self, sequences: SequenceBatch, features: Tensor, seen: Tensor
+    ) -> tuple[Tensor, Any]:
         actions, log_probs = self.agent.draw(features[1:])
         return actions, -self.temperature * log_probs
 

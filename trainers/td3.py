@@ -100,10 +100,13 @@ class TwinCriticLearner(ActorCriticLearner):
         self.counts = (*self.counts, "n_critic_steps")
 
     @abstractmethod
-    def next_actions(self, sequences: SequenceBatch, features: Tensor) -> tuple[Tensor, Any]:
+    def next_actions(
+        self, sequences: SequenceBatch, features: Tensor, seen: Tensor
+    ) -> tuple[Tensor, Any]:
         """Return the actions at the steps after each, and the worth of their being random.
 
-        `features` are the present policy's.  [T+1, B, D] -> [T, B, A], and [T, B] or 0
+        `features` are the present policy's, `seen` those of the copy's critics.
+        [T+1, B, D] -> [T, B, A], and [T, B] or 0
         """
 
     @abstractmethod
@@ -123,8 +126,8 @@ class TwinCriticLearner(ActorCriticLearner):
 
         # y = r + gamma (1 - terminated) (min_i Q_i,target(s', a') + worth of chance)
         with torch.no_grad():
-            following, worth = self.next_actions(sequences, features)
             seen = (self.target.body if is_shared else self.target.critic_body).unroll(sequences)
+            following, worth = self.next_actions(sequences, features, seen)
             least = torch.minimum(*self.target.judge(seen[1:], following))
             y = sequences.rewards + config.gamma * (1 - sequences.terminated) * (least + worth)
 
@@ -238,10 +241,13 @@ class TD3(TwinCriticLearner):
         noise = self.config.exploration_noise * torch.randn_like(step.actions)
         return step._replace(actions=(step.actions + noise).clamp(-1, 1))
 
-    def next_actions(self, sequences: SequenceBatch, features: Tensor) -> tuple[Tensor, Any]:
+    def next_actions(
+        self, sequences: SequenceBatch, features: Tensor, seen: Tensor
+    ) -> tuple[Tensor, Any]:
         # a' = clip(policy_target(s') + clip(noise, -c, c), -1, 1)
-        config, limit = self.config, self.config.target_noise_clip
-        actions, _ = self.target.draw(self.target.body.unroll(sequences)[1:])
+        config, limit, target = self.config, self.config.target_noise_clip, self.target
+        view = seen if target.critic_body is None else target.body.unroll(sequences)
+        actions, _ = target.draw(view[1:])
         noise = (config.target_noise * torch.randn_like(actions)).clamp(-limit, limit)
         return (actions + noise).clamp(-1, 1), 0
 

@@ -61,6 +61,7 @@ RAGGED = {
     "run.collector.sentences",
     "run.learner.replay",
     "run.learner.logged.sums",
+    "run.learner.reward.inverses",
     "run.learner.reward.visited",
     "run.learner.guide_memory",
     "run.learner.past",

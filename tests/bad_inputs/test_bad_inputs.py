@@ -166,6 +166,7 @@ CONTRADICTIONS = (
     (FROM_REPLAY, "bootstrap_truncated=true", "shared_encoder=true", "frozen_dtype=bfloat16"),
     (FROM_REPLAY, "model=CNN-PPO", "algorithm=dqn", "algorithm=TD3", "model=HELMv2"),
     (FROM_REPLAY, "replay_capacity=10 context_length=10", "model=HELM retrieval_channels=each"),
+    (FROM_REPLAY, "curiosity=E3B", "curiosity=RND e3b_ridge=1", "curiosity=E3B e3b_ridge=0"),
     (FROM_REPLAY, "model=SHELM", "model=GPT mem_len=0", "model=GPT memory_width=8 memory_heads=3"),
     (FROM_REPLAY | {"algorithm": "SAC"}, "temperature=-1", "target_entropy=1.5", "gae_lambda=0.9"),
     (FROM_REPLAY | {"algorithm": "SAC"}, "model=Impala-PPO", "epsilon_final=0.1", "clip_range=0.1"),
