@@ -186,13 +186,17 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     Points that are then the same are one. A setting that none reads stays, to be refused.
     """
     reads, chosen_by = list[set[str]](), list[dict[str, Any]]()
+    choices: dict[str, str] = {}  # setting -> the one that chooses who reads it
     for _, source, *overrides in points:
         given = {each.name: each.value for each in source.given}
         own_classes(overrides, given)  # looked for in the current folder, too
         texts = dict(text.partition("=")[::2] for text in overrides)
         chosen = {key: None if text == "null" else text for key, text in texts.items()}
         values = default_settings() | given | chosen
-        reads.append(settings_index(values).read_by(values))
+        index = settings_index(values)
+        reads.append(index.read_by(values))
+        # A setting of the user's own class is known only where that class is chosen.
+        choices |= {name: index.choice(name) for name in texts if index.readers(name)}
         chosen_by.append(values)
     anywhere, kept = set[str]().union(*reads), dict[object, Sequence[Any]]()
     left_out: dict[tuple[str, str], None] = {}
@@ -203,8 +207,7 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         key = (point[0], point[1].name, *own) if unread else len(kept)
         kept.setdefault(key, (*point[:2], *own))
         # The environment or the algorithm may be what does not read it, not the model.
-        index = settings_index(values)
-        left_out |= dict.fromkeys((name, str(values[index.choice(name)])) for name in unread)
+        left_out |= dict.fromkeys((name, str(values[choices[name]])) for name in unread)
     for name, part in left_out:
         log.warning("%s is not read by %s, whose runs go without it", name, shortened(part))
     return list(kept.values())

@@ -49,6 +49,11 @@ def test_a_setting_goes_to_the_models_and_environments_that_read_it(caplog):
     make_grid([], {"model": ["LSTM"], "env": ["TMazePassive-v0", "CartPole-v1"], "length": ["9"]})
     (line,) = caplog.messages
     assert line.startswith("length is not read by CartPole-v1,")
+    caplog.clear()
+    own = {"model": ["LSTM", "examples.my_memory:FirstAgent"], "first_weight": ["2"]}
+    assert [run.config.model for run in make_grid([], own)] == own["model"]
+    (line,) = caplog.messages
+    assert line.startswith("first_weight is not read by LSTM,")
 
 
 def test_runs_of_settings_files_of_one_name_are_named_by_what_differs(tmp_path):
