@@ -77,4 +77,5 @@ def test_how_threads_wait_is_settled_before_pytorch_is_imported(program):
         **{"cwd": ROOT, "env": environment | {"PYTHONPATH": "."}},
         **{"capture_output": True, "text": True},
     )
-    assert finished.stdout == "PASSIVE\n", finished.stderr
+    # plot.py tells that FOLDER is missing, as any mistake of its command, without PyTorch.
+    assert finished.stdout == ("" if program == "plot.py" else "PASSIVE\n"), finished.stderr
