@@ -1,9 +1,10 @@
 """An episode is a seed and its actions: how each gets a seed of its own, and is played again.
 
-Episode k of environment i in a run of seed s is seeded with SeedSequence([s, i, k]), so that runs
-of neighbouring seeds share no worlds. A run resumes by beginning the running episodes again and
-repeating their actions, which is exact wherever seed and actions decide all. Checksums of
-observations tell where they do not. Renderers and game engines need a process each.
+Episode k of environment i in a run of seed s has a seed of its own, so that runs of neighbouring
+seeds share no worlds, and none that an evaluation plays (utils/seeding.py). A run resumes by
+beginning the running episodes again and repeating their actions, which is exact wherever seed and
+actions decide all. Checksums of observations tell where they do not. Renderers and game engines
+need a process each.
 """
 
 import functools
@@ -32,7 +33,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from envs.notices import name_of
 from envs.streams import Streams
 from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
-from utils.seeding import seed_everything
+from utils.seeding import episode_seed, seed_everything
 from utils.user_modules import refuse_unguarded_script
 
 # An option of `reset`: the number within the run of the first of these environments.
@@ -49,11 +50,6 @@ StepResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 MakeOne = Callable[[], gymnasium.Env]
 # Seed of the run, number of the environment within it, number of the episode, checksum, options.
 Running = tuple[int, int, int, int, Options]
-
-
-def episode_seed(seed: int, env: int, episode: int) -> int:
-    """Return the seed of an episode, below 2^31: the limit of many simulators."""
-    return int(np.random.SeedSequence((seed, env, episode)).generate_state(1)[0]) >> 1
 
 
 def checksum(shown: Any, so_far: int = 0) -> int:

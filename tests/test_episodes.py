@@ -4,7 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs.episodes import SeededEnv, SingleEnvs, checksum, episode_seed
+from envs.episodes import SeededEnv, SingleEnvs, checksum
+from utils.seeding import episode_seed
 
 
 def test_a_seed_belongs_to_a_run_an_environment_and_an_episode():
