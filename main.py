@@ -4,7 +4,6 @@ import utils.starting  # noqa: F401
 
 # isort: split
 import argparse
-import dataclasses
 import json
 import os
 import shutil
@@ -119,7 +118,7 @@ def resume_run(
     """Go on with a run and return its folder; `n_steps`: of the whole run, instead of its own."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     if n_steps is not None:
-        config = dataclasses.replace(config, n_steps=n_steps)
+        config = config.replace(n_steps=n_steps)
     facts = init_checkpoint(folder)
     check(config, has_start=facts is not None)
     with ranks.enter_on_first(locked(folder)):
@@ -143,7 +142,7 @@ def build_run(
     check_loggers(config)
     asked = Callbacks(callbacks)
     n_threads = number_of_threads(config.threads)
-    config = dataclasses.replace(config, device=resolve_device(config.device), threads=n_threads)
+    config = config.replace(device=resolve_device(config.device), threads=n_threads)
     torch.set_num_threads(n_threads)
     ranks.print(f"{config.model} on {config.env}, device {config.device}")
     seed_everything(config.seed, config.deterministic)
@@ -229,7 +228,7 @@ def print_settings(arguments: argparse.Namespace) -> None:
         config = load_run_config(arguments.resume, arguments.trust)
     else:
         config = load_config(arguments.config, arguments.overrides)
-    values = dataclasses.asdict(config)
+    values = config.as_dict()
     print(json.dumps({name: values[name] for name in default_settings(values)}, indent=2))
 
 

@@ -7,7 +7,6 @@ embeddings, so that an update has nothing to unroll.
 
 import math
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -359,11 +358,10 @@ def build_from_replay(
         encoder = load_sentence_encoder(config.sentence_encoder)
         sentences = SentenceFeatures(reader.sentences, encoder)
 
-    of_memory = config
+    of_memory = config.part(MemoryLengthSettings)
     n_steps = config.context_length
-    if isinstance(config, MemoryLengthSettings) and n_steps > 0:
-        # It acts on distances that it has learned.
-        of_memory = replace(config, mem_len=min(config.mem_len, n_steps))
+    if n_steps > 0:  # it acts on distances that it has learned
+        of_memory = of_memory.replace(mem_len=min(of_memory.mem_len, n_steps))
 
     def body() -> Torso:
         embedder = InputEmbedder(embedded, n_actions, config, sentences)

@@ -212,7 +212,7 @@ def _what_to_do(config: EmbeddingsSettings) -> str:
     if config.clip_pretrained != "openai":
         words += ["--clip-pretrained", config.clip_pretrained]
     words += ["--language-model", config.language_model]
-    default = configured_file(dataclasses.replace(config, embeddings=None))
+    default = configured_file(config.replace(embeddings=None))
     setting = f", and set embeddings={default}" if config.embeddings else ""
     return f"Run: {shlex.join(words)}{setting}"
 

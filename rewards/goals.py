@@ -9,7 +9,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from string import printable
 from typing import Any, TypeVar, cast
 
@@ -163,7 +163,7 @@ def as_played(config: Config, given: Collection[str]) -> Config:
     for name, needed in NEEDS.items():
         if values[needed] is None and name not in given:
             values[name] = DEFAULTS[name]
-    config = replace(config, **values)
+    config = config.replace(**values)
     raise_any(validate_config(config.part(GoalSettings)))
     return config
 

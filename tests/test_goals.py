@@ -1,7 +1,5 @@
 """Goals as a reward: suggested, paid, shown, counted, saved; on a small described world."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -251,10 +249,10 @@ def test_played_tasks_are_wanted_whole_where_they_can_be():
 def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():
     config = settings(suggester="oracle", goal_threshold=0.5, goal_conditioned="true")
     assert as_played(config, {}) == config
-    task = as_played(dataclasses.replace(config, single_task="sleep"), {"single_task"})
+    task = as_played(config.replace(single_task="sleep"), {"single_task"})
     assert (task.suggester, task.single_task, task.goal_threshold) == (None, "sleep", 0.99)
     assert task.goal_conditioned
-    back = dataclasses.replace(task, suggester="novelty", single_task_goals="subgoals")
+    back = task.replace(suggester="novelty", single_task_goals="subgoals")
     back = as_played(back, {"suggester"})
     assert (back.suggester, back.single_task, back.single_task_goals) == ("novelty", None, "task")
 

@@ -1,4 +1,3 @@
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -135,5 +134,5 @@ def test_equal_rewards_are_learned_from_as_equal_whenever_they_were_paid(
             assert scaled == pytest.approx(expected)
             return
         assert learner.paid == 2 * collector.env_steps / collector.n_envs
-        learner.config = dataclasses.replace(learner.config, gamma=0.0)
+        learner.config = learner.config.replace(gamma=0.0)
         assert learner.learn(own)["train/n_step_return_mean"] == pytest.approx(expected, rel=1e-3)

@@ -4,9 +4,8 @@ This file alone knows all parts by name: it hands the registries to the settings
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ from rewards.goals import validate_config as goal_contradictions
 from rewards.suggesters import SUGGESTERS
 from trainers.checkpoint import (
     FinetuneSettings,
+    check_finetune,
     find_checkpoint,
     load_checkpoint,
     recorded_sha256,
@@ -52,7 +52,7 @@ from trainers.ranks import Ranks
 from trainers.train import RunSettings
 from utils.errors import ENDINGS, UserError, raise_all, told
 from utils.run_folder import check_run_id
-from utils.settings import Config, OwnRegistry, Program, install, read_settings, recomposed
+from utils.settings import Config, OwnRegistry, Program, install, read_settings
 from utils.user_modules import is_named, telling
 
 
@@ -117,18 +117,12 @@ def validate_config(config: Any) -> list[str]:
         ]
 
 
-def recomposed_config(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
-    """Return the settings in another process, which finds all parts by importing this file."""
-    return recomposed(values, places)
-
-
 REGISTRIES = (LEARNERS, AGENTS, ENVIRONMENTS, SUGGESTERS, CURIOSITIES)
 install(
     Program(
         {registry.setting: registry for registry in REGISTRIES},
         (ScalingSettings, GoalSettings, CuriositySettings, RunSettings),
         validate_config,
-        recomposed_config,
         check_env_name,
     )
 )
@@ -145,7 +139,7 @@ def check(config: RunSettings, run_id: str | None = None, has_start: bool = Fals
             lambda: LEARNERS.find(config.algorithm),
             lambda: AGENTS.find(config.model).check(config),
             lambda: curiosity is None or CURIOSITIES.find(curiosity),
-            lambda: config.part(FinetuneSettings).check_finetune(has_start),
+            lambda: check_finetune(config.part(FinetuneSettings), has_start),
             lambda: check_run_id(config, run_id),
             lambda: load_tile_reader() if learned else None,  # raises where there is none
         )
@@ -189,7 +183,7 @@ def build_evaluation(config: RunSettings) -> Iterator[GreedyEvaluation | None]:
             "eval_steps: evaluations need environments of their own. Give a function that "
             "makes one environment, or leave eval_steps at 0"
         )
-    few = replace(config, n_envs=min(config.eval_episodes, MOST_ENVS))
+    few = config.replace(n_envs=min(config.eval_episodes, MOST_ENVS))
     with open_env(few, config.seed) as env:
         yield GreedyEvaluation(config, env)
 
@@ -222,7 +216,7 @@ def build_learner(
     if place is not None:
         path = find_checkpoint(Path(place), GUIDE)
         checkpoint = load_checkpoint(path)
-        theirs = replace(played_config(checkpoint, path, trust), device=config.device)
+        theirs = played_config(checkpoint, path, trust).replace(device=config.device)
         try:
             guide = restored_agent(theirs, env, checkpoint, path).requires_grad_(False)
         except UserError as error:
@@ -244,7 +238,7 @@ def player_config(
     agent = AGENTS.find(config.model)
     if not random:
         agent.check(config)
-    return replace(config, device=resolve_device(device), n_envs=n_envs)
+    return config.replace(device=resolve_device(device), n_envs=n_envs)
 
 
 def restored_agent(

@@ -524,12 +524,13 @@ class FinetuneSettings(Config):
         default="all",
     )
 
-    def check_finetune(self, has_start: bool) -> None:
-        if self.finetune != "all" and not has_start:
-            raise UserError(
-                f"finetune: {self.finetune} leaves all else as it is, and it is random. "
-                "Name a run with --init-from, or choose finetune=all"
-            )
+
+def check_finetune(config: FinetuneSettings, has_start: bool) -> None:
+    if config.finetune != "all" and not has_start:
+        raise UserError(
+            f"finetune: {config.finetune} leaves all else as it is, and it is random. "
+            "Name a run with --init-from, or choose finetune=all"
+        )
 
 
 class WarmStart(NamedTuple):

@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -311,15 +311,15 @@ def played_config(
         goals |= {field.name for part in parts for field in fields(part)}
     config = with_env_settings(stored, overrides, places, goals)
     # Of an object that was merged with the stored one a part may still be the run's.
-    now = asdict(config)
+    now = config.as_dict()
     merged = {
         name
-        for name, value in asdict(stored).items()
+        for name, value in stored.as_dict().items()
         if isinstance(value, dict) and any(now[name][key] == value[key] for key in value)
     }
     # Learning alone reads these two.
     learning: dict[str, Any] = {"wandb": False, "guide": None}
-    config = replace(as_played(config, changes), **learning)
+    config = as_played(config, changes).replace(**learning)
     check_outside(config, checkpoint["config"], path, trust, changes.keys() - merged)
     return config
 
@@ -341,5 +341,5 @@ def task_settings(config: Config, names: str) -> dict[str, Config]:
             raise UserError(f"--tasks: '{task}' is none of {ALL}, {', '.join(allowed)}.{hint}")
         kind = REWARD_LAST if task in ONLY_BY_SUBGOALS else TASK
         changes = {"suggester": None, "single_task": task, "single_task_goals": kind}
-        played[task] = replace(config, **cast(Any, changes))
+        played[task] = config.replace(**cast(Any, changes))
     return played

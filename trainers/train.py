@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -252,7 +252,7 @@ class Run:
     def agent_state(self) -> dict[str, Any]:
         agent = self.learner.agent
         return {
-            "config": asdict(self.config),
+            "config": self.config.as_dict(),
             "agent": agent.state_dict(),
             "weights": agent.fingerprints(),
             "env_steps": self.env_steps,
@@ -358,7 +358,7 @@ class Run:
 
     @contextmanager
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
-        own = own_choices(asdict(self.config))
+        own = own_choices(self.config.as_dict())
         if not self.ranks.first:
             try:
                 with guarded(folder, own, self.ranks.first):
