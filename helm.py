@@ -55,7 +55,7 @@ from trainers.callbacks import Callback
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.learner import Learner
 from trainers.ranks import joined_ranks
-from trainers.train import RunSettings
+from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.seeding import evaluation_seed, seed_everything, streams_kept

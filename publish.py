@@ -38,7 +38,6 @@ from rewards.suggesters.answer_cache import AnswerCache
 from trainers.checkpoint import (
     BEST,
     LAST,
-    PUBLISHED,
     find_checkpoint,
     load_checkpoint,
     save_published,
@@ -51,6 +50,7 @@ from utils.loggers import FILE as METRICS
 from utils.loggers import RETURN, check_size
 from utils.run_folder import (
     DESCRIPTION,
+    PUBLISHED,
     SETTINGS,
     check_settings,
     description_of,

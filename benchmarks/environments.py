@@ -24,7 +24,7 @@ from envs import make_vector_env
 from envs import minigrid as our_minigrid
 from envs.episodes import SingleEnvs
 from envs.minigrid_captions import played_views
-from trainers import build  # noqa: F401  settings know no part before
+from trainers import parts  # noqa: F401  settings know no part before
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.settings import Config

@@ -20,7 +20,6 @@ from models.agent import (
     Followed,
     Memory,
     OffPolicyAgent,
-    OffPolicyNetworkSettings,
     QAgent,
     RecentSteps,
     SacAgent,
@@ -34,7 +33,6 @@ from models.caching import encoded_once, to_float01
 from models.encoders import SmallImpalaCNN, configured_reader, mlp
 from models.heads import SquashedGaussian, checked_actions
 from models.helm import LanguageMemory, configured_readout, observed_by_encoder
-from models.language.kv_cache import MemoryLengthSettings
 from models.language.layers import Linear
 from models.memories import TrainedMemory
 from models.observations import (
@@ -45,6 +43,7 @@ from models.observations import (
     zero_where,
 )
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
+from models.settings import MemoryLengthSettings, OffPolicyNetworkSettings
 from utils.settings import networks_of
 
 TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world

@@ -12,7 +12,7 @@ from models import AGENTS as MODELS
 from models import agent_class
 from models.agent import Agent
 from tests.golden_data import GOLDEN
-from trainers.build import LEARNERS
+from trainers.parts import LEARNERS
 from utils.given_settings import CONFIGS, default_settings, load_config
 from utils.settings import read_settings
 

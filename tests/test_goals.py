@@ -6,10 +6,17 @@ import pytest
 from envs.vector import EpisodeStatistics
 from rewards import episode_goals
 from rewards.episode_goals import TASKS, Quality, RewardRule, Similarity, SuggestedGoals, Task
-from rewards.goals import GoalRewards, GoalSettings, as_played, sentence, with_goals
+from rewards.goals import GoalRewards, as_played, sentence, with_goals
+from rewards.settings import GoalSettings
 from rewards.suggesters import SUGGESTERS
 from rewards.suggesters.rules import Oracle, TextState
-from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
+from tests.described import (
+    ACTION_NAMES,
+    LENGTH,
+    DescribedVectorEnv,
+    ShoutingSettings,
+    ToldVectorEnv,
+)
 from trainers.evaluation import task_settings
 from utils.errors import UserError
 from utils.given_settings import load_config
@@ -259,6 +266,7 @@ def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():
 
 def test_what_one_suggester_reads_is_refused_beside_the_others(monkeypatch):
     monkeypatch.setitem(SUGGESTERS.places, "shouting", "tests.described:Shouting")
+    monkeypatch.setitem(SUGGESTERS.reads, "shouting", (ShoutingSettings,))
     field = GoalSettings.__dataclass_fields__["suggester"]
     choices = {"choices": ("oracle", "shouting")}
     monkeypatch.setattr(field, "metadata", dict(field.metadata) | choices)

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from main import build_run
-from rewards import RewardScaling
+from rewards.scaling import RewardScaling
 from tests.agents import small_config
 from trainers.build import build_scaling
 from trainers.ranks import Ranks
-from trainers.train import RunSettings
+from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.running_statistics import RunningMeanVariance

@@ -3,6 +3,7 @@ import json
 import os
 import pickle
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +14,19 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import models
-from models import agent_class
+from envs import crafter
+from models import AGENTS, agent_class
+from models.language.files import EMBEDDED, HUB_NAMES
+from models.memories.gpt import POSITIONS
+from rewards import CURIOSITIES
+from rewards.suggesters import SUGGESTERS
 from tests.bad_inputs.harness import in_one_line
 from tests.bad_inputs.test_fuzz import odd_values
 from tests.echo import EchoSettings
-from trainers.build import LEARNERS
-from trainers.ppo import PPO, PpoSettings
+from trainers import ellm_dqn
+from trainers.parts import LEARNERS
+from trainers.ppo import PPO
+from trainers.settings import PpoSettings
 from utils import settings
 from utils.errors import UserError
 from utils.given_settings import (
@@ -125,6 +133,39 @@ def test_the_help_lists_every_setting_once_under_the_part_that_reads_it():
     assert ("beta (" in of_ppo, "\n  n_epochs (" in of_ppo) == (False, True)
     with pytest.raises(UserError, match=r"no such part\. Did you mean 'PPO'\?"):
         describe_settings("PPOO")
+
+
+def test_what_a_class_says_it_reads_is_what_is_known_before_it_is_imported():
+    for registry in (AGENTS, LEARNERS, CURIOSITIES):
+        for name in registry.places:
+            assert registry.find(name).reads == registry.reads[name]
+
+
+def test_names_that_are_allowed_are_those_that_there_are():
+    allowed = {name: each.metadata for name, each in settings.all_settings().items()}
+    assert allowed["language_model"]["safe"] == (*EMBEDDED, *HUB_NAMES)
+    there_are = {"suggester": SUGGESTERS.places, "memory_positions": POSITIONS}
+    there_are |= {"crafter_actions": crafter.ACTIONS, "return_dtype": ellm_dqn.FLOATS}
+    for name, choices in there_are.items():
+        assert allowed[name]["choices"] == tuple(choices)
+
+
+AT_ONCE = """
+import contextlib, sys
+import eval, main, plot, sweep
+from analysis.__main__ import main as analysis
+for program in (main.main, eval.main, plot.main, sweep.main, analysis):
+    with contextlib.suppress(SystemExit):
+        program(["--help"])
+for program in (main.main, sweep.main):
+    for wrong in ("nonsense=1", "gamma=2", "n_steps=many", "beta=3"):
+        assert program(["--var", "model=CNN", "--var", wrong]) == 2
+assert "torch" not in sys.modules
+"""
+
+
+def test_help_and_a_wrong_setting_wait_for_no_pytorch():
+    subprocess.run([sys.executable, "-c", AT_ONCE], cwd=ROOT, check=True, capture_output=True)
 
 
 UNREAD = {

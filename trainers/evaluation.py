@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,15 +17,17 @@ from gymnasium.vector import VectorEnv
 
 from models.agent import Agent, gradient_lengths
 from models.observations import AgentInput, Observations
-from rewards.episode_goals import ONLY_BY_SUBGOALS, REWARD_LAST, SURVIVAL, TASK, TASKS
+from rewards.episode_goals import ONLY_BY_SUBGOALS, SURVIVAL, TASKS
 from rewards.goals import OF_EVALUATION, as_played
+from rewards.settings import REWARD_LAST, TASK
 from rewards.suggesters import SUGGESTERS
+from trainers.settings import EvaluationSettings
 from utils.errors import EnvFault, UserError, did_you_mean
 from utils.files import atomic_write
 from utils.given_settings import with_env_settings
 from utils.run_folder import check_outside, stored_config
 from utils.seeding import evaluation_seed, streams_kept
-from utils.settings import Config, outside_settings, read_settings, setting
+from utils.settings import Config, outside_settings, read_settings
 
 MOST_ENVS = 16
 LONGEST_PLAYED = 100_000  # steps of an episode; its steps are held until it ends
@@ -39,16 +41,6 @@ TOLD = {"caption": "", **BEFORE, **AFTER}
 KINDS: dict[type, Any] = {str: str, bool: bool | np.bool_, float: int | float | np.number}
 
 Narration = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class EvaluationSettings(Config):
-    title = "evaluation while training"
-
-    eval_steps: int = setting(
-        "environment steps between two evaluations; 0: none", low=0, high=10**12, default=0
-    )
-    eval_episodes: int = setting("episodes of an evaluation", low=1, high=1000, default=10)
 
 
 class Episode(NamedTuple):

@@ -70,6 +70,7 @@ UNSIGNED = "unsigned"  # there: no key could be kept, and the settings lead outs
 KEY_BYTES = 32
 EXPERIMENTS = Path("experiments")
 SETTINGS, LOCK = "config.json", "lock"
+PUBLISHED = "model.safetensors"  # the name under which a hub expects weights
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
 PACKAGES = (
     *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 SEED_OF_EVALUATION = 42
 
@@ -17,6 +16,8 @@ def seed_everything(seed: int, deterministic: bool = False) -> None:
 
     `deterministic` lets PyTorch choose only operations that give the same bits in every run.
     """
+    import torch  # not above: environments have seeds, and --help waits for no PyTorch
+
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -40,6 +41,8 @@ def evaluation_seed(seed: int, number: int = 0) -> int:
 
 
 def random_state() -> dict[str, Any]:
+    import torch
+
     name, keys, *position = cast(tuple, np.random.get_state(legacy=True))
     return {
         "python": random.getstate(),
@@ -51,6 +54,8 @@ def random_state() -> dict[str, Any]:
 
 def set_random_state(state: dict[str, Any]) -> None:
     """Continue the random streams; a state of another form raises errors of several kinds."""
+    import torch
+
     name, keys, *position = state["numpy"]
     if not 0 <= position[0] <= len(keys):  # NumPy would read there
         raise ValueError(f"NumPy's stream stands at {position[0]} of {len(keys)} numbers")

@@ -295,8 +295,10 @@ class Registry:
 
     Args:
         setting: That setting.
-        places: "module:Class" by name. A class has in `reads` the settings that it alone reads.
+        places: "module:Class" by name.
         title: The noun for one of them in messages.
+        reads: The classes of the settings that each of them reads, by name; so the settings are
+            known before a class is imported. A class of the user's own has them in `reads`.
         aliases: Further names, each with the name it stands for.
     """
 
@@ -305,9 +307,10 @@ class Registry:
         setting: str,
         places: Mapping[str, str],
         title: str,
+        reads: Mapping[str, tuple[type[Part], ...]],
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        self.setting, self.places, self.title = setting, places, title
+        self.setting, self.places, self.title, self.reads = setting, places, title, reads
         self.aliases = aliases or {}
 
     def known_as(self, name: str) -> str | None:
@@ -328,7 +331,7 @@ class Registry:
         return pkgutil.resolve_name(self.places[key])
 
     def settings(self) -> dict[str, tuple[type[Part], ...]]:
-        return {name: self.find(name).reads for name in self.places}
+        return {name: self.reads.get(name, ()) for name in self.places}
 
 
 class OwnRegistry(Registry):
@@ -418,7 +421,7 @@ def install(program: Program) -> None:
 
 def installed() -> Program:
     if not _installed:
-        raise RuntimeError("settings: no program is installed. Import trainers.build first")
+        raise RuntimeError("settings: no program is installed. Import trainers.parts first")
     return _installed[0]
 
 
