@@ -299,7 +299,7 @@ def played_config(
     changes = dict(text.split("=", 1) for text in overrides if "=" in text)
     places, goals = read_settings(stored).intersection(outside_settings()), set(OF_EVALUATION)
     if SUGGESTERS.known_as(changes.get("suggester", "")):
-        parts = SUGGESTERS.find(changes["suggester"]).reads
+        parts = SUGGESTERS.reads.get(changes["suggester"], ())
         goals |= {field.name for part in parts for field in fields(part)}
     config = with_env_settings(stored, overrides, places, goals)
     # Of an object that was merged with the stored one a part may still be the run's.
