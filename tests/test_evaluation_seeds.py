@@ -14,7 +14,7 @@ import helm
 import publish
 from analysis import __main__ as analysis
 from envs import envpool_vector, vector
-from envs.episodes import SeededEnv, episode_seed
+from envs.episodes import SeededEnv
 from tests.any_envs import Sampled
 from tests.bad_inputs.harness import in_one_line
 from tests.runs import LSTM, PPO, same, train_row
@@ -40,8 +40,8 @@ def begun(in_empty_folder, monkeypatch):
     monkeypatch.setattr(SeededEnv, "_begin", single)
     pools = noting(envpool_vector.episode_seed, lambda found, *_: [found])
     monkeypatch.setattr(envpool_vector, "episode_seed", pools)
-    ours = noting(vector.episode_generators, lambda _, *episode: [episode_seed(*episode)])
-    monkeypatch.setattr(vector, "episode_generators", ours)
+    ours = noting(vector.episode_seed, lambda found, *_: [found])
+    monkeypatch.setattr(vector, "episode_seed", ours)
     return seeds
 
 
