@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -52,9 +52,10 @@ from envs.spaces import (
 )
 from envs.streams import ProcessSettings, Streams
 from envs.vector import TwinSettings, twin_if_asked
+from utils.environments import Suite
 from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import streams_kept
-from utils.settings import setting
+from utils.settings import Part, setting
 from utils.user_modules import advice, import_module, is_environment_package, search
 
 TITLE = "any other environment of Gymnasium"
@@ -109,9 +110,6 @@ class GymnasiumSettings(ResetSettings):
     )
 
 
-READS = (GymnasiumSettings,)
-
-
 def names() -> list[str]:
     return sorted(gymnasium.registry, reverse=True)
 
@@ -139,21 +137,28 @@ def find(name: str) -> EnvSpec:
     raise UserError(f"env: '{name}': no '{env_id}' is registered with Gymnasium.{hint}")
 
 
-def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
-    """Return `config.n_envs` environments.
+class AnyGymnasium(Suite):
+    reads: ClassVar[tuple[type[Part], ...]] = (GymnasiumSettings,)
+    scale_rewards, clip_rewards = True, False
 
-    Raises:
-        UserError: the environment cannot be made, fails in its first steps, or has spaces that
-            agents do not know.
-    """
-    make_one = as_asked(_maker(config, **drawn), config)
-    tells = check_first_steps(make_one, config.env)
-    return vector_of(make_one, config.n_envs, seed, config.env_processes, *tells)
+    def make(self, config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
+        """Return `config.n_envs` environments.
 
+        Raises:
+            UserError: the environment cannot be made, fails in its first steps, or has spaces that
+                agents do not know.
+        """
+        make_one = self.maker(config, **drawn)
+        tells = check_first_steps(make_one, config.env)
+        return vector_of(make_one, config.n_envs, seed, config.env_processes, *tells)
 
-def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
-    makers = (as_asked(_maker(config, **drawn), config) for drawn in ({}, DRAWN))
-    return make(config, seed, **how_drawn(config.env, *makers))
+    def make_drawn(self, config: GymnasiumSettings, seed: int) -> VectorEnv:
+        makers = (self.maker(config, **drawn) for drawn in ({}, DRAWN))
+        return self.make(config, seed, **how_drawn(config.env, *makers))
+
+    def maker(self, config: GymnasiumSettings, **drawn: str) -> MakeOne:
+        """Return what makes one environment; `drawn`: the arguments that let it draw."""
+        return as_asked(gymnasium_maker(config, **drawn), config)
 
 
 class Told(NamedTuple):
@@ -170,10 +175,11 @@ class Told(NamedTuple):
 
 def as_asked(make_one: MakeOne, config: ResetSettings) -> MakeOne:
     """Return what makes an environment with the options of its resets, and its twin if asked."""
-    options = config.reset_options
-    return twin_if_asked(
-        (lambda: WithOptions(make_one(), options)) if options else make_one, config
-    )
+    return twin_if_asked(with_options(make_one, config.reset_options), config)
+
+
+def with_options(make_one: MakeOne, options: dict[str, Any]) -> MakeOne:
+    return (lambda: WithOptions(make_one(), options)) if options else make_one
 
 
 def vector_of(
@@ -215,7 +221,7 @@ def vector_of(
         raise as_fault(error, "env: ", f", while {n_envs} of them were made") from error
 
 
-def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
+def gymnasium_maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
     for name in CHOSEN_HERE.intersection(config.env_args):
         raise UserError(f"env_args: {name} is chosen by the program. Leave it out")
     arguments = config.env_args | drawn

@@ -31,6 +31,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from envs.notices import name_of
 from envs.streams import Streams
+from utils.environments import Environments
 from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
 from utils.seeding import seed_everything
 from utils.user_modules import refuse_unguarded_script
@@ -169,7 +170,7 @@ class WithOptions(gymnasium.Wrapper):
         return self.env.reset(seed=seed, options={**self.options, **(options or {})} or None)
 
 
-class SingleEnvs(VectorWrapper):
+class SingleEnvs(VectorWrapper, Environments):
     """N single environments that can play their running episodes again.
 
     With `in_processes` each has a process of its own; the numbers are the same. Observations leave

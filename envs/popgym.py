@@ -19,6 +19,7 @@ from gymnasium.vector import VectorEnv
 
 from envs.any_gymnasium import vector_of
 from envs.vector import FULL, TwinSettings, twin_if_asked
+from utils.environments import Suite
 from utils.settings import setting
 
 PREFIX = "popgym-"
@@ -41,31 +42,34 @@ class PopgymSettings(TwinSettings):
     )
 
 
-READS = (PopgymSettings,)
+class Popgym(Suite):
+    reads = (PopgymSettings,)
 
+    def names(self) -> list[str]:
+        import popgym  # noqa: F401  (registers its environments with Gymnasium)
 
-def names() -> list[str]:
-    import popgym  # noqa: F401  (registers its environments with Gymnasium)
+        return sorted(name for name in gymnasium.registry if name.startswith(PREFIX))
 
-    return sorted(name for name in gymnasium.registry if name.startswith(PREFIX))
+    def make(self, config: PopgymSettings, seed: int) -> VectorEnv:
+        is_telling = config.observability == FULL
+        return self._made(config, seed, _make_telling if is_telling else gymnasium.make)
 
+    def make_drawn(self, config: PopgymSettings, seed: int) -> VectorEnv:
+        return self._made(config, seed, _make_telling)
 
-def make(
-    config: PopgymSettings, seed: int, make_one: Callable[..., gymnasium.Env] = gymnasium.make
-) -> VectorEnv:
-    """Return `config.n_envs` environments, all stepped here: a step takes microseconds."""
-    import popgym  # noqa: F401  (registers its environments with Gymnasium)
+    def _made(
+        self, config: PopgymSettings, seed: int, make_one: Callable[..., gymnasium.Env]
+    ) -> VectorEnv:
+        """Return `config.n_envs` environments, all stepped here: a step takes microseconds."""
+        import popgym  # noqa: F401  (registers its environments with Gymnasium)
 
-    make_one = _make_telling if config.observability == FULL else make_one
-    task = twin_if_asked(functools.partial(make_one, config.env, disable_env_checker=True), config)
-    parts = config.popgym_previous_action, config.popgym_antialias
-    return vector_of(
-        lambda: Published(task(), *parts) if any(parts) else task(), config.n_envs, seed
-    )
-
-
-def make_drawn(config: PopgymSettings, seed: int) -> VectorEnv:
-    return make(config, seed, _make_telling)
+        task = twin_if_asked(
+            functools.partial(make_one, config.env, disable_env_checker=True), config
+        )
+        parts = config.popgym_previous_action, config.popgym_antialias
+        return vector_of(
+            lambda: Published(task(), *parts) if any(parts) else task(), config.n_envs, seed
+        )
 
 
 class Published(gymnasium.Wrapper):

@@ -32,6 +32,7 @@ from envs.episodes import Options, ResetResult, StepResult, WithOptions, check_a
 from envs.notices import name_of, say_once
 from envs.numbers import EXACT, NUMBERS, READ, Narrowing, check_reward, narrowings
 from envs.streams import Streams
+from utils.environments import Wrapped
 from utils.errors import EnvFault, UserError, shortened
 
 LEAST_SIDE = 5  # pixels of an image
@@ -146,7 +147,7 @@ class Converted(gymnasium.Wrapper):
         return picture[::every, ::every]
 
 
-class ConvertedVector(VectorWrapper):
+class ConvertedVector(Wrapped):
     """A vector environment in the agents' observations and actions.
 
     It has to restart an ended episode within the step that ends it (SAME_STEP). Anything wrong that
@@ -188,11 +189,6 @@ class ConvertedVector(VectorWrapper):
         self._check_final = checker(env.single_observation_space, name)
         self._paid, self._streams = Narrowing(READ, name, "pays"), Streams(name)
         self._shape, self._options = (env.num_envs,), options or {}
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
     def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
         options = {**self._options, **(options or {})} or None

@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from envs.vector import FULL, NOT_SHOWN, NumpyVectorEnv, TwinSettings
+from utils.environments import Suite
 from utils.settings import setting
 
 # By name: how many steps beside the oracle (x = 0) an episode begins.
@@ -31,7 +32,6 @@ WALL, CORRIDOR, ORACLE, GOAL, AGENT = range(5)
 COLOURS = np.array(
     [(90, 90, 90), (224, 224, 224), (255, 200, 60), (51, 255, 51), (51, 153, 255)], dtype=np.uint8
 )
-PICTURE_LEGEND = "blue: the agent; yellow: here the side is told; green: the cell that pays"
 MOST_COLUMNS = 31  # of a picture; a longer corridor is shown to scale
 
 
@@ -51,15 +51,6 @@ class LengthSettings(TwinSettings):
         high=100_000,
         default=10,
     )
-
-
-READS = (LengthSettings,)
-
-
-def make(config: LengthSettings, seed: int) -> "TMazeVectorEnv":
-    env = TMazeVectorEnv(config.n_envs, seed, config.length, ORACLE_DISTANCES[config.env])
-    env.is_twin = config.observability == FULL
-    return env
 
 
 class TMazeVectorEnv(NumpyVectorEnv):
@@ -145,6 +136,17 @@ class TMazeVectorEnv(NumpyVectorEnv):
         columns = 1 + np.rint(xs * ((n_columns - 1) / self._end)).astype(int)
         kinds[self._rows, middle - ys, columns] = AGENT
         return tuple(COLOURS[kinds])
+
+
+class TMaze(Suite):
+    reads = (LengthSettings,)
+    action_names, number_names = ACTION_NAMES, NUMBER_NAMES
+    picture_legend = "blue: the agent; yellow: here the side is told; green: the cell that pays"
+
+    def make(self, config: LengthSettings, seed: int) -> TMazeVectorEnv:
+        env = TMazeVectorEnv(config.n_envs, seed, config.length, ORACLE_DISTANCES[config.env])
+        env.is_twin = config.observability == FULL
+        return env
 
 
 def next_cells(end: int) -> np.ndarray:

@@ -19,6 +19,7 @@ import numpy as np
 from envs.episodes import episode_seed
 from envs.t_maze import LengthSettings
 from envs.vector import FULL, NOT_SHOWN, NumpyVectorEnv
+from utils.environments import Suite
 from utils.settings import setting
 
 N_ROWS, N_COLUMNS, VIEW = 7, 11, 5
@@ -123,7 +124,6 @@ class ThreePhases(NumpyVectorEnv):
     """
 
     has_success = True
-    ACTION_NAMES = ACTION_NAMES
 
     def __init__(
         self, n_envs: int, seed: int, length: int, last_steps: int, last_start: tuple[int, int]
@@ -286,17 +286,9 @@ class VisualMatchVectorEnv(ThreePhases):
     vanish. An agent that does not remember the colour finds the right door one time in three.
     """
 
-    READS = (VisualMatchSettings,)
-
     def __init__(self, n_envs: int, seed: int, length: int, door_order: str = PER_EPISODE) -> None:
         super().__init__(n_envs, seed, length, last_steps=15, last_start=(5, 5))
         self._door_order = door_order
-
-    @classmethod
-    def make(cls, config: VisualMatchSettings, seed: int) -> "VisualMatchVectorEnv":
-        env = cls(config.n_envs, seed, config.length, config.door_order)
-        env.is_twin = config.observability == FULL
-        return env
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
         draws = self.draw(generator)
@@ -336,6 +328,16 @@ class VisualMatchVectorEnv(ThreePhases):
         return np.where((self._phases == FIRST_PHASE) | self.is_twin, colours, NOT_SHOWN)
 
 
+class VisualMatch(Suite):
+    reads = (VisualMatchSettings,)
+    action_names = ACTION_NAMES
+
+    def make(self, config: VisualMatchSettings, seed: int) -> VisualMatchVectorEnv:
+        env = VisualMatchVectorEnv(config.n_envs, seed, config.length, config.door_order)
+        env.is_twin = config.observability == FULL
+        return env
+
+
 KEY_BOARDS = np.stack(
     [
         board(
@@ -367,16 +369,8 @@ class KeyToDoorVectorEnv(ThreePhases):
     phase.
     """
 
-    READS = (LengthSettings,)
-
     def __init__(self, n_envs: int, seed: int, length: int) -> None:
         super().__init__(n_envs, seed, length, last_steps=10, last_start=(3, 5))
-
-    @classmethod
-    def make(cls, config: LengthSettings, seed: int) -> "KeyToDoorVectorEnv":
-        env = cls(config.n_envs, seed, config.length)
-        env.is_twin = config.observability == FULL
-        return env
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
         draws = KeyDraws(
@@ -404,3 +398,13 @@ class KeyToDoorVectorEnv(ThreePhases):
         """Return whether the key has been taken, 0 or 1, where an agent is in its room.  [N]"""
         is_taken = self.carried(self._rows) == Cell.KEY
         return np.where((self._phases == FIRST_PHASE) | self.is_twin, is_taken, NOT_SHOWN)
+
+
+class KeyToDoor(Suite):
+    reads = (LengthSettings,)
+    action_names = ACTION_NAMES
+
+    def make(self, config: LengthSettings, seed: int) -> KeyToDoorVectorEnv:
+        env = KeyToDoorVectorEnv(config.n_envs, seed, config.length)
+        env.is_twin = config.observability == FULL
+        return env

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from string import printable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Dict, Space, Text
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from models.sentence_encoder import DEFAULT_ENCODER
@@ -39,6 +39,7 @@ from rewards.episode_goals import (
     actions_of,
 )
 from rewards.suggesters import SUGGESTERS, rules
+from utils.environments import Environments, Wrapped
 from utils.errors import UserError, raise_any
 from utils.files import object_array
 from utils.household import SUITABLE
@@ -53,8 +54,6 @@ EPISODES_AVERAGED = 100
 SITUATION = ("scene", "inventory", "status", "items")  # of info, before an action
 AFTERWARDS = ("last_scene", "last_inventory", "last_status", "items_after")
 DESCRIBED = "CrafterText-v0"
-
-AnyEnv = TypeVar("AnyEnv", bound=VectorEnv)
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def as_played(config: Config, given: Collection[str]) -> Config:
     return config
 
 
-def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
+def with_goals(env: Environments, config: Config) -> Environments:
     """Return environments that pay for the goals of the settings, or unchanged without goals.
 
     Raises:
@@ -208,7 +207,7 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
     return GoalRewards(env, episodes, suggester, shows_goals, payment)
 
 
-class GoalRewards(VectorWrapper):
+class GoalRewards(Wrapped):
     """Pays for goals in place of the environment's rewards, and shows them to the agent.
 
     `info` has more: "suggestions" [N] tuples, the goals for the next action; in `step` also
@@ -225,7 +224,7 @@ class GoalRewards(VectorWrapper):
 
     def __init__(
         self,
-        env: VectorEnv,
+        env: Environments,
         episodes: Sequence[Episode],
         suggester: rules.Suggester,
         shows_goals: bool = False,
@@ -234,7 +233,7 @@ class GoalRewards(VectorWrapper):
         super().__init__(env)
         self.episodes, self.suggester, self.payment = episodes, suggester, payment
         self.shows_goals, self._tells_success = shows_goals, episodes[0].has_success
-        self.has_success = self._tells_success or getattr(env, "has_success", False)
+        self.has_success = self._tells_success or self.has_success
         self._returns = np.zeros(env.num_envs)
         self._completed = np.zeros(env.num_envs, dtype=bool)
         self._recent: deque[float] = deque(maxlen=EPISODES_AVERAGED)
@@ -274,17 +273,15 @@ class GoalRewards(VectorWrapper):
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the goal encoder's weights, and the environment's own."""
-        own: dict[str, str] = getattr(self.env, "fingerprints", dict)()
-        return own | self._compared_by()
+        return super().fingerprints() | self._compared_by()
 
     def metrics(self) -> dict[str, float]:
-        own: dict[str, float] = getattr(self.env, "metrics", dict)()
         mean = float(np.mean(self._recent)) if self._recent else math.nan
         graded = self._quality.metrics() if self._quality else {}
-        return own | {"goals/return_mean": mean} | graded | self.suggester.metrics()
+        return super().metrics() | {"goals/return_mean": mean} | graded | self.suggester.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        return cast(Any, self.env).state_dict() | {
+        return super().state_dict() | {
             "goals": [episode.state_dict() for episode in self.episodes],
             "suggester": self.suggester.state_dict(),
             "compared_by": self._compared_by(),
@@ -300,7 +297,7 @@ class GoalRewards(VectorWrapper):
         Raises:
             ValueError: goals were compared by another encoder.
         """
-        is_same = cast(Any, self.env).load_state_dict(state)
+        is_same = super().load_state_dict(state)
         if state["compared_by"] != self._compared_by():
             raise ValueError("goal_encoder: it has other weights than when the run was saved")
         # Counts of the run, the suggester's budget among them, outlive the running episodes.

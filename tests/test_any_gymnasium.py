@@ -283,7 +283,7 @@ def test_what_cannot_be_drawn_says_why():
     ("name", "part"),
     [
         ("CartPole-v1", envs.ANY),
-        ("my_envs:MiniGrid-v0", envs.ANY),
+        ("my_envs:MiniGrid-v0", envs.OWN_GRIDS),
         ("miner:X-v0", envs.ANY),
         ("maze", "maze"),
         ("mazes", "maze"),

@@ -23,12 +23,11 @@ from envs import (
     scales_rewards,
 )
 from envs.crafter import LEARNED, CrafterTextSettings
+from envs.crafter.tile_reader import load_tile_reader
 from envs.notices import forget
-from envs.vector import EpisodeStatistics
 from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions
 from models.agent import Agent, RandomAgent
-from models.tile_reader import load_tile_reader, with_tile_reader
 from rewards import (
     CURIOSITIES,
     REWARD_CLIP,
@@ -50,6 +49,7 @@ from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
 from trainers.learner import Learner
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
+from utils.environments import Environments
 from utils.errors import ENDINGS, UserError, raise_all, told
 from utils.run_folder import check_run_id
 from utils.settings import Config, OwnRegistry, Program, install, read_settings, recomposed
@@ -152,9 +152,7 @@ def check(config: RunSettings, run_id: str | None = None, has_start: bool = Fals
 
 
 @contextmanager
-def open_env(
-    config: Config, seed: int, drawn: bool = False
-) -> Iterator[EpisodeStatistics | GoalRewards]:
+def open_env(config: Config, seed: int, drawn: bool = False) -> Iterator[Environments]:
     """Open the environments of the settings, with their goals, and close them in the end.
 
     A vector of environments that is given by the user is not closed. `drawn` prefers environments
@@ -164,7 +162,7 @@ def open_env(
         env = make_vector_env(config, seed, drawn)
         if not is_given_vector(config.env):
             stack.callback(_close, env, config.env)
-        opened = with_goals(with_tile_reader(env), config)
+        opened = with_goals(env, config)
         if isinstance(opened, GoalRewards):
             stack.callback(opened.suggester.close)
         yield opened

@@ -13,6 +13,7 @@ from models.observations import AgentInput, Observations
 from trainers.evaluation import Episode
 from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks
+from utils.environments import Environments
 from utils.running_statistics import Moments
 from utils.saved_state import check_like
 
@@ -23,14 +24,9 @@ class Collector:
     """N environments, the agent's memory of them, and statistics of their last episodes.
 
     Args:
-        env: The environments of this rank: a vector of Gymnasium in SAME_STEP mode.
-
-            - `reset` takes the option "first_env", the number of the first of them in the run;
-            - `state_dict` returns the running episodes where its "resumable" is true, and
-              `load_state_dict` returns False where new ones must be begun;
-            - where episodes succeed or fail, `has_success` is true and info["episode"] has
-              "success";
-            - `metrics`, if it has that, returns more metrics, always under the same names.
+        env: The environments of this rank, in SAME_STEP mode and with episode statistics. `reset`
+            takes the option "first_env", the number of the first of them in the run. `state_dict`
+            has the running episodes where its "resumable" is true.
 
     Attributes:
         percept: The agent's next input; None until episodes have begun.
@@ -41,13 +37,11 @@ class Collector:
 
     def __init__(
         self,
-        env: Any,
+        env: Environments,
         learner: Learner,
         ranks: Ranks | None = None,
     ) -> None:
         self.env, self.learner, self.scaling = env, learner, learner.scaling
-        self._has_success = getattr(env, "has_success", False)
-        self._env_metrics = getattr(env, "metrics", dict)
         self._device = learner.agent.device  # asked once: it looks for a parameter
         self.ranks = ranks or Ranks()
         self.n_envs = env.num_envs * self.ranks.size  # of all ranks
@@ -137,9 +131,9 @@ class Collector:
             "rollout/n_episodes": self.n_episodes,
         }
         known = [each.success for each in self.episodes if each.success is not None]
-        if self._has_success or known:
+        if self.env.has_success or known:
             metrics["rollout/success_mean"] = float(np.mean(known)) if known else math.nan
-        return metrics | self._env_metrics()
+        return metrics | self.env.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         assert self.percept is not None, "episodes have begun"

@@ -246,8 +246,7 @@ class Run:
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the pretrained parts of agent and environments."""
-        of_env: dict[str, str] = getattr(self.collector.env, "fingerprints", dict)()
-        return self.learner.agent.fingerprints() | of_env
+        return self.learner.agent.fingerprints() | self.collector.env.fingerprints()
 
     def agent_state(self) -> dict[str, Any]:
         agent = self.learner.agent

@@ -14,8 +14,10 @@ have an effect. Every step that unlocks an achievement pays 1.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
+from gymnasium.vector import VectorEnv
+
+from utils.environments import Suite
 from utils.settings import Config, setting
 
 LENGTH = 10_000
@@ -63,13 +65,14 @@ class CrafterSettings(Config):
     )
 
 
-READS = (CrafterSettings,)
+class Crafter(Suite):
+    reads = (CrafterSettings,)
+    action_names = ACTION_NAMES
 
+    def make(self, config: CrafterSettings, seed: int) -> VectorEnv:
+        from envs.crafter.vector import CrafterVectorEnv
 
-def make(config: CrafterSettings, seed: int) -> Any:
-    from envs.crafter.vector import CrafterVectorEnv
-
-    return CrafterVectorEnv(config.n_envs, seed, config.crafter_length or LENGTH)
+        return CrafterVectorEnv(config.n_envs, seed, config.crafter_length or LENGTH)
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,12 @@ class CrafterTextSettings(CrafterSettings):
     terminate_on_death: bool = setting("end the episode where no health is left", default=True)
 
 
-class CrafterText:
-    ACTION_NAMES, READS = ALL_ACTIONS, (CrafterTextSettings,)
+class CrafterText(Suite):
+    reads = (CrafterTextSettings,)
+    action_names = ALL_ACTIONS
 
-    @staticmethod
-    def make(config: CrafterTextSettings, seed: int) -> Any:
+    def make(self, config: CrafterTextSettings, seed: int) -> VectorEnv:
+        from envs.crafter.tile_reader import load_tile_reader
         from envs.crafter.vector import CrafterTextVectorEnv
 
         return CrafterTextVectorEnv(
@@ -108,5 +112,5 @@ class CrafterText:
             is_grey=config.crafter_image == "gray",
             use_text=config.use_text,
             terminate_on_death=config.terminate_on_death,
-            reads_pixels=config.crafter_captions == LEARNED,
+            tile_reader=load_tile_reader() if config.crafter_captions == LEARNED else None,
         )

@@ -30,6 +30,7 @@ from gymnasium.vector import VectorEnv
 
 from envs.episodes import Options, ResetResult, SingleEnvs, StepResult
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
+from utils.environments import Suite
 from utils.errors import UserError
 from utils.files import object_array
 from utils.household import PICK_UP, PLACE, SUITABLE, Goal, known_sentence, listed, sights_sentence
@@ -73,12 +74,14 @@ class SimulatorSettings(Config):
     )
 
 
-READS = (SimulatorSettings,)
+class Housekeep(Suite):
+    reads = (SimulatorSettings,)
+    action_names = ACTION_NAMES
 
-
-def make(config: SimulatorSettings, seed: int) -> VectorEnv:
-    _check_installed(config)
-    return HousekeepVectorEnv(functools.partial(HousekeepEnv, config), config.n_envs, seed, True)
+    def make(self, config: SimulatorSettings, seed: int) -> VectorEnv:
+        _check_installed(config)
+        make_one = functools.partial(HousekeepEnv, config)
+        return HousekeepVectorEnv(make_one, config.n_envs, seed, True)
 
 
 class Told(NamedTuple):
@@ -221,8 +224,9 @@ class HousekeepVectorEnv(SingleEnvs):
     def state_dict(self) -> dict[str, Any]:
         return {"shares": list(self._shares)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
         self._shares.extend(state["shares"])
+        return True
 
     def metrics(self) -> dict[str, float]:
         """Return the share of things where they belong, at the end of the last 100 episodes."""

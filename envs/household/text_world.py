@@ -29,6 +29,7 @@ from gymnasium.spaces import Box, Dict, Space, Text
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from envs.vector import NumpyVectorEnv
 from utils import household as words
+from utils.environments import Suite
 from utils.errors import UserError
 from utils.files import object_array
 from utils.household import Goal, known_sentence, listed, sights_sentence
@@ -88,24 +89,25 @@ class HouseSettings(Config):
     use_text: bool = setting("show scene, inventory and status as text, too", default=True)
 
 
-READS = (HouseSettings,)
+class HousekeepText(Suite):
+    reads = (HouseSettings,)
+    action_names, picture_legend = ACTION_NAMES, PICTURE_LEGEND
 
-
-def make(config: HouseSettings, seed: int) -> "HousekeepTextVectorEnv":
-    """Return `config.n_envs` houses; UserError unless there are enough things to misplace."""
-    n_things, n_misplaced = config.house_things, config.house_misplaced
-    n_available = len(house_of(config.house_rooms).things)
-    if n_things > n_available:
-        raise UserError(
-            f"house_things: {n_things}, and {n_available} things belong in a house with "
-            f"house_rooms={config.house_rooms}. Take fewer things or more rooms"
-        )
-    if n_misplaced > n_things:
-        raise UserError(
-            f"house_misplaced: {n_misplaced}, and there are house_things={n_things}. Misplace as "
-            "many as there are at most"
-        )
-    return HousekeepTextVectorEnv(config, seed)
+    def make(self, config: HouseSettings, seed: int) -> "HousekeepTextVectorEnv":
+        """Return `config.n_envs` houses; UserError unless there are enough things to misplace."""
+        n_things, n_misplaced = config.house_things, config.house_misplaced
+        n_available = len(house_of(config.house_rooms).things)
+        if n_things > n_available:
+            raise UserError(
+                f"house_things: {n_things}, and {n_available} things belong in a house with "
+                f"house_rooms={config.house_rooms}. Take fewer things or more rooms"
+            )
+        if n_misplaced > n_things:
+            raise UserError(
+                f"house_misplaced: {n_misplaced}, and there are house_things={n_things}. Misplace "
+                "as many as there are at most"
+            )
+        return HousekeepTextVectorEnv(config, seed)
 
 
 class House(NamedTuple):
@@ -445,8 +447,9 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     def state_dict(self) -> dict[str, Any]:
         return {"figures": list(self._figures)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
         self._figures = deque(state["figures"], EPISODES_AVERAGED)
+        return True
 
     def metrics(self) -> dict[str, float]:
         """Return the means of the last 100 episodes; NaN before one has ended."""
