@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from gymnasium.spaces import Box, Space
@@ -26,8 +26,12 @@ class Agents(OwnRegistry):
             return kind
         if not isinstance(kind.algorithms, tuple):
             raise UserError(f"model: '{name}': `algorithms` is no tuple of names, such as ('PPO',)")
-        memory = getattr(kind, "memory_class", None)
-        if memory is not None and not hasattr(memory, "step"):
+        from models.baselines import MemoryAgent
+
+        memory = kind.memory_class
+        if memory is None and issubclass(kind, MemoryAgent):
+            raise UserError(f"model: '{name}' is not whole, it lacks memory_class")
+        if memory is not None and not _is_memory(memory):
             raise UserError(
                 f"model: '{name}': derive its memory_class from models.memories.TrainedMemory"
             )
@@ -40,12 +44,18 @@ class Agents(OwnRegistry):
         return kind
 
     def remedy(self, kind: object) -> str:
-        if not (isinstance(kind, type) and hasattr(kind, "unroll")):
+        if not _is_memory(kind):
             return super().remedy(kind)
         return (
             f"It is a memory, which an agent has: class MyAgent(models.baselines.MemoryAgent): "
             f"memory_class = {kind.__name__} (examples/my_memory.py)"
         )
+
+
+def _is_memory(kind: object) -> TypeGuard[type]:
+    from models.memories import TrainedMemory
+
+    return isinstance(kind, type) and issubclass(kind, TrainedMemory)
 
 
 AGENTS = Agents(
@@ -134,8 +144,7 @@ def validate_config(config: Config) -> list[str]:
             f"last_action_input: {config.algorithm} reads the last action by action_embedding "
             "already. Leave it at false"
         ]
-    has_memory = hasattr(kind, "memory_class") or hasattr(kind, "language_class")
-    if networks not in FROM_REPLAY or has_memory:
+    if networks not in FROM_REPLAY or kind.memory_class or kind.has_frozen_memory:
         return []
     return [
         f"model: '{config.model}' has no memory_class, which {config.algorithm} puts into networks "

@@ -37,7 +37,12 @@ from models.heads import build_heads
 from models.language import LanguageModel
 from models.language.kv_cache import KVCache
 from models.language.layers import Linear
-from models.language.load import LanguageModelSettings, describe_language_model, load_language_model
+from models.language.load import (
+    FLOATS,
+    LanguageModelSettings,
+    describe_language_model,
+    load_language_model,
+)
 from models.observation_to_language import (
     ClipProjection,
     ColourHopfield,
@@ -132,12 +137,14 @@ class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
 class LanguageMemoryAgent(ActorCriticAgent):
     """The HELM family: a language model as memory, beside a trained encoder."""
 
+    has_frozen_memory = True
+
     def __init__(
         self, config: LanguageMemorySettings, observation_space: Space, action_space: Space
     ) -> None:
         super().__init__()
         self.reader = configured_reader(config, observation_space, action_space)
-        language = self.language_class(config, self.reader)  # it draws before the encoder
+        language = self.build_frozen_memory(config, self.reader)  # it draws before the encoder
         beside = observed_by_encoder(config, self.reader)
         self.query_encoder = build_encoder(beside, config, language.width)
         self.readout = configured_readout(language)
@@ -146,8 +153,8 @@ class LanguageMemoryAgent(ActorCriticAgent):
         self.language = language
 
     @classmethod
-    def language_class(cls, config: Any, reader: ObservationPreprocessor) -> "LanguageMemory":
-        name, dtype = config.language_model, getattr(torch, config.frozen_dtype)
+    def build_frozen_memory(cls, config: Any, reader: ObservationPreprocessor) -> "LanguageMemory":
+        name, dtype = config.language_model, FLOATS[config.frozen_dtype]
         language_model = load_language_model(
             name, config.mem_len, config.n_layer, config.device, dtype
         )
@@ -158,6 +165,10 @@ class LanguageMemoryAgent(ActorCriticAgent):
         return LanguageMemory(
             to_language, language_model, cache_mb, *text, whitening, config.readout_steps
         )
+
+    @property
+    def frozen_memory(self) -> "LanguageMemory":
+        return self.language
 
     @staticmethod
     def to_language(
@@ -211,6 +222,10 @@ class Helm(LanguageMemoryAgent):
 
     reads = (HelmSettings,)
 
+    @property
+    def frozen_memory(self) -> "LanguageMemory":
+        return self.language
+
     @staticmethod
     def to_language(
         config: HelmSettings, reader: ObservationPreprocessor, language_model: LanguageModel
@@ -244,6 +259,10 @@ class HelmV2(LanguageMemoryAgent):
 
     reads = (HelmV2Settings,)
 
+    @property
+    def frozen_memory(self) -> "LanguageMemory":
+        return self.language
+
     @staticmethod
     def to_language(
         config: HelmV2Settings, reader: ObservationPreprocessor, language_model: LanguageModel
@@ -260,6 +279,10 @@ class Shelm(LanguageMemoryAgent):
     """SHELM: an image becomes the K words of the shared vocabulary that describe it best."""
 
     reads = (ShelmSettings,)
+
+    @property
+    def frozen_memory(self) -> "LanguageMemory":
+        return self.language
 
     @staticmethod
     def to_language(

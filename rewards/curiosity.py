@@ -193,7 +193,7 @@ class Curiosity(ABC):
                 "curiosity_weight: it is 0, and so is task_reward_weight: no step has a reward. "
                 "Choose one above 0"
             )
-        if config.curiosity_features == "memory" and not hasattr(agent, "language_class"):
+        if config.curiosity_features == "memory" and not agent.has_frozen_memory:
             problems.append(
                 f"curiosity_features: memory is the frozen one of HELM, HELMv2 and SHELM, and "
                 f"model is {config.model}. Choose curiosity_features=agent or observation"
@@ -639,7 +639,7 @@ class FeatureReader:
         """Return the features of B observations with their `Step.context` [B, ...]."""
         if self.config.curiosity_features == "memory":
             # The hidden state: frozen, so that it never becomes stale.
-            return {"memory": context[:, : self.agent.language.width]}
+            return {"memory": context[:, : self.agent.frozen_memory.width]}
         is_agents = self.config.curiosity_features == "agent"
         kinds = self.agent.curiosity_features(observations) if is_agents else None
         if kinds is None:  # some agents have no encoder of their own

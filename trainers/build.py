@@ -27,7 +27,8 @@ from envs.crafter.tile_reader import load_tile_reader
 from envs.notices import forget
 from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions
-from models.agent import Agent, RandomAgent
+from models.agent import Agent
+from models.baselines import RandomAgent
 from rewards import (
     CURIOSITIES,
     REWARD_CLIP,
@@ -46,13 +47,13 @@ from trainers.checkpoint import (
     restore_agent,
 )
 from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
-from trainers.learner import Learner
+from trainers.learner import Guide, Learner
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
 from utils.environments import Environments
 from utils.errors import ENDINGS, UserError, raise_all, told
 from utils.run_folder import check_run_id
-from utils.settings import Config, OwnRegistry, Program, install, read_settings, recomposed
+from utils.settings import Config, OwnRegistry, Program, install, recomposed
 from utils.user_modules import is_named, telling
 
 
@@ -72,8 +73,6 @@ LEARNERS = Learners(
     "learner",
 )
 log = logging.getLogger(__name__)
-
-GUIDE = "guide"  # the setting of learners with an agent that explores for them
 
 
 def build_scaling(config: ScalingSettings, n_envs: int) -> RewardScaling | None:
@@ -215,18 +214,23 @@ def build_learner(
         if ranks.size > 1:
             curiosity.share(ranks)
     scaling = build_scaling(config.part(ScalingSettings), env.num_envs)
-    learner = learner_of.of(agent)(config, agent, ranks, curiosity, scaling)
-    place = getattr(config, GUIDE) if GUIDE in read_settings(config) else None
-    if place is not None:
-        path = find_checkpoint(Path(place), GUIDE)
-        checkpoint = load_checkpoint(path)
-        theirs = replace(played_config(checkpoint, path, trust), device=config.device)
-        try:
-            guide = restored_agent(theirs, env, checkpoint, path).requires_grad_(False)
-        except UserError as error:
-            raise UserError(f"guide {place}: it was trained for another task ({error})") from error
-        learner.guide, learner.guide_sha256 = guide, recorded_sha256(path)
-    return learner
+    learner_of, joined = learner_of.of(agent), (ranks, curiosity, scaling)
+    place = learner_of.guide_of(config)
+    if place is None:
+        return learner_of(config, agent, *joined)
+    return learner_of(config, agent, *joined, guide=load_guide(place, config, env, trust))
+
+
+def load_guide(place: str, config: Config, env: VectorEnv, trust: bool) -> Guide:
+    """Return the agent of a run folder or checkpoint, to explore for another one."""
+    path = find_checkpoint(Path(place), "guide")
+    checkpoint = load_checkpoint(path)
+    theirs = replace(played_config(checkpoint, path, trust), device=config.device)
+    try:
+        agent = restored_agent(theirs, env, checkpoint, path).requires_grad_(False)
+    except UserError as error:
+        raise UserError(f"guide {place}: it was trained for another task ({error})") from error
+    return Guide(agent, recorded_sha256(path))
 
 
 def player_config(

@@ -51,6 +51,13 @@ class Transition(NamedTuple):
         return self.truncated & ~self.terminated
 
 
+class Guide(NamedTuple):
+    """A frozen agent that explores, and the checksum of its checkpoint."""
+
+    agent: Agent
+    sha256: str | None
+
+
 class Learner(ABC):
     """The base of PPO, DQN, SAC and EllmDQN, and of learners of the user's own.
 
@@ -91,6 +98,11 @@ class Learner(ABC):
     def of(cls, agent: Agent) -> "type[Learner]":
         """Return the class that trains an agent of this kind of actions."""
         return cls
+
+    @classmethod
+    def guide_of(cls, config: Any) -> str | None:
+        """Return the run or checkpoint of an agent that explores, a further argument `guide`."""
+        return None
 
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:

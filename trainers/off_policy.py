@@ -50,10 +50,6 @@ SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 TIMED = 5  # gradient steps: what they take tells what a run will take
 WORTH_TELLING = 300  # seconds
 STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks
-COUNTS: tuple[str, ...] = (
-    *("n_explored", "n_updates", "n_owed", "n_due", "n_taken", "n_warmup_steps", "longest"),
-    *("_n_episodes", "_n_unpaid", "_is_stale", "_has_ended", "_n_observed"),
-)
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +110,6 @@ class OffPolicyLearner(Learner):
 
     logged: ClassVar[tuple[str, ...]]
     takes_reward = True
-    counts = COUNTS
     agent: OffPolicyAgent
     target: nn.Module
 
@@ -306,7 +301,7 @@ class OffPolicyLearner(Learner):
             "optimizers": {name: moments(each) for name, each in self.optimizers.items()},
             "target": dict(self.target.state_dict()),
             "beside": {name: each.detach().clone() for name, each in self.beside.items()},
-            "counts": {name: getattr(self, name) for name in self.counts},
+            "counts": self.counts(),
             "replay": None if self.replay is None else self._files.save(self.replay),
             "running": self.running.state_dict(),
             "update": self._means.state_dict() | {"waiting": self._table().cpu()},
@@ -322,8 +317,7 @@ class OffPolicyLearner(Learner):
             parameter.data.copy_(state["beside"][name])
         if self.reward is not None:
             self.reward.load_state_dict(state["reward"])
-        for name in self.counts:
-            setattr(self, name, state["counts"][name])
+        self.load_counts(state["counts"])
         self._load_update(state["update"])
         forgotten = self.agent.initial_memory(percept.n_envs)
         context = self.agent.act(percept, forgotten, deterministic=True, advance=False).context
@@ -338,12 +332,37 @@ class OffPolicyLearner(Learner):
             like = step_tensors(percept, context, actions, nothing, nothing.bool())
             self.running.load_state_dict(state["running"], like)
 
+    def counts(self) -> dict[str, int]:
+        """Return what is counted, for `load_counts`; a subclass adds its own to both."""
+        return {
+            "n_explored": self.n_explored,
+            "n_updates": self.n_updates,
+            "n_owed": self.n_owed,
+            "n_due": self.n_due,
+            "n_taken": self.n_taken,
+            "n_warmup_steps": self.n_warmup_steps,
+            "longest": self.longest,
+            "_n_episodes": self._n_episodes,
+            "_n_unpaid": self._n_unpaid,
+            "_is_stale": self._is_stale,
+            "_has_ended": self._has_ended,
+            "_n_observed": self._n_observed,
+        }
+
+    def load_counts(self, counts: dict[str, int]) -> None:
+        self.n_explored, self.n_warmup_steps = counts["n_explored"], counts["n_warmup_steps"]
+        self.n_updates, self.n_owed = counts["n_updates"], counts["n_owed"]
+        self.n_due, self.n_taken = counts["n_due"], counts["n_taken"]
+        self.longest, self._n_episodes = counts["longest"], counts["_n_episodes"]
+        self._n_unpaid, self._n_observed = counts["_n_unpaid"], counts["_n_observed"]
+        self._is_stale, self._has_ended = bool(counts["_is_stale"]), bool(counts["_has_ended"])
+
     def check_counts(self, n_steps: int) -> None:
-        counts = {name: int(getattr(self, name)) for name in self.counts}
+        counts = self.counts().values()
         # What is owed for an episode is rounded up.
         most = n_steps * (self.config.replay_ratio + 1)
         is_so = self.n_explored + self.n_warmup_steps == n_steps
-        if not is_so or min(counts.values()) < 0 or max(counts.values()) > most:
+        if not is_so or min(counts) < 0 or max(counts) > most:
             raise ValueError(f"counts: not those of {n_steps:,} steps")
 
     def _rewarded(self, sequences: SequenceBatch) -> tuple[SequenceBatch, dict[str, Tensor]]:

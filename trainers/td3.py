@@ -97,7 +97,13 @@ class TwinCriticLearner(ActorCriticLearner):
         own = [] if agent.critic_body is None else agent.critic_body.parameters()
         self.add_optimizers([*own, *agent.critics.parameters()])
         self.n_critic_steps = 0
-        self.counts = (*self.counts, "n_critic_steps")
+
+    def counts(self) -> dict[str, int]:
+        return super().counts() | {"n_critic_steps": self.n_critic_steps}
+
+    def load_counts(self, counts: dict[str, int]) -> None:
+        super().load_counts(counts)
+        self.n_critic_steps = counts["n_critic_steps"]
 
     @abstractmethod
     def next_actions(

@@ -26,6 +26,7 @@ KINDS = {
     "distilbert": "models.language.transformer:DistilBert",
     "transfo-xl": "models.language.transformer:TransformerXL",
 }
+FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class LanguageModelSettings(MemoryLengthSettings, Config):
     )
     frozen_dtype: str = setting(
         "type of the language model's weights and products",
-        choices=("float32", "bfloat16"),
+        choices=tuple(FLOATS),
         default="float32",
     )
 
