@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from gymnasium.spaces import Box, Space
@@ -44,7 +44,7 @@ class Agents(OwnRegistry):
         return kind
 
     def remedy(self, kind: object) -> str:
-        if not _is_memory(kind):
+        if not (isinstance(kind, type) and _is_memory(kind)):
             return super().remedy(kind)
         return (
             f"It is a memory, which an agent has: class MyAgent(models.baselines.MemoryAgent): "
@@ -52,7 +52,7 @@ class Agents(OwnRegistry):
         )
 
 
-def _is_memory(kind: object) -> TypeGuard[type]:
+def _is_memory(kind: object) -> bool:
     from models.memories import TrainedMemory
 
     return isinstance(kind, type) and issubclass(kind, TrainedMemory)

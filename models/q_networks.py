@@ -32,8 +32,8 @@ from models.agent import (
     allowed,
     sample_actions,
 )
-from models.caching import encoded_once, to_float01
-from models.encoders import SmallImpalaCNN, configured_reader, mlp
+from models.caching import to_float01
+from models.encoders import ImageEncoder, build_image_encoder, configured_reader, mlp
 from models.heads import SquashedGaussian, checked_actions
 from models.helm import LanguageMemory, configured_readout, observed_by_encoder
 from models.language.kv_cache import MemoryLengthSettings
@@ -49,30 +49,9 @@ from models.observations import (
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 from utils.settings import networks_of
 
-TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
-CHANNELS = (16, 32)  # of the encoder of larger images
 CPU_HAS_BFLOAT16 = (
     torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 )
-
-
-class TileEmbedder(nn.Module):
-    """Two convolutions of 2 x 2 windows, 8 and 16 channels, and a linear layer, for (C, H, W)."""
-
-    def __init__(self, image_shape: tuple[int, ...], n_features: int) -> None:
-        super().__init__()
-        n_colours, height, width = image_shape
-        self.convolutions = nn.Sequential(
-            nn.Conv2d(n_colours, 8, 2), nn.ReLU(), nn.Conv2d(8, 16, 2), nn.ReLU(), nn.Flatten()
-        )
-        self.linear = Linear(16 * (height - 2) * (width - 2), n_features)
-
-    def of_pixels(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [B, C, H, W], to features [B, n_features]."""
-        return self.linear(self.convolutions(images))
-
-    def learn(self, observations: ObservationBatch) -> Tensor:
-        return encoded_once(observations, self.of_pixels)
 
 
 class InputEmbedder(nn.Module):
@@ -93,11 +72,9 @@ class InputEmbedder(nn.Module):
         super().__init__()
         width, shape = settings.observation_embedding, reader.image_shape
         self.n_actions, self.is_box = n_actions, bool(reader.action_shape)
-        self.images: TileEmbedder | SmallImpalaCNN | None = None
-        if shape is not None and min(shape[1:]) in TILES:
-            self.images = TileEmbedder(shape, width)
-        elif shape is not None:
-            self.images = SmallImpalaCNN(shape, width, CHANNELS)
+        self.images: ImageEncoder | None = None
+        if shape is not None:
+            self.images = build_image_encoder("Memory-RL", shape, width)
         self.vectors = Linear(reader.n_numbers, width) if reader.n_numbers else None
         self.normalizer = reader.normalizer or nn.Identity()
         self._frozen, self.text = frozen, None

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Transitions
 from models.caching import to_float01
-from models.encoders import SmallImpalaCNN, initialise_orthogonal
+from models.encoders import ImageEncoder, build_image_encoder, initialise_orthogonal
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import UserError
@@ -29,7 +29,6 @@ from utils.saved_state import check_like, load_moments, moments, with_moments
 from utils.settings import Part, networks_of, setting
 
 TEXT = "text"  # the kind that has a weight of its own
-CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
 CLIP, EPSILON = 5.0, 1e-5  # of standardised features
 DEVIATION_EPSILON = 1e-8
 SMALLEST = torch.finfo(torch.float32).tiny  # divisor of distances
@@ -613,11 +612,11 @@ def action_errors(guessed: Tensor, actions: Tensor) -> Tensor:
 class Perceptron(nn.Module):
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
         super().__init__()
-        self.convolutions: SmallImpalaCNN | None = None
+        self.convolutions: ImageEncoder | None = None
         n_inputs = math.prod(shape)
         if len(shape) == 3:
             n_inputs = widths[0]
-            self.convolutions = SmallImpalaCNN(tuple(shape), n_inputs, CHANNELS)
+            self.convolutions = build_image_encoder("HELM", tuple(shape), n_inputs)
         self.layers = nn.ModuleList(
             initialise_orthogonal(nn.Linear(*sizes), math.sqrt(2))
             for sizes in pairwise((n_inputs, *widths))
