@@ -39,6 +39,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ import torch
 from torch import Tensor
 
 from models.agent import Agent
+from trainers.learner import MOST_KEPT, KeptSettings
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError, cli_command, shortened
 from utils.files import (
@@ -90,7 +92,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class CheckpointSettings(Config):
+class CheckpointSettings(KeptSettings):
     title = "checkpoints"
 
     save_ckpt: bool = setting(
@@ -99,6 +101,11 @@ class CheckpointSettings(Config):
     checkpoint_minutes: float = setting(
         "minutes between two ckpt_last.pt", low=0, high=100_000, has_effect=False, default=1.0
     )
+
+
+def kept_names(n_kept: int) -> list[str]:
+    """Return the names of a run's last checkpoints, the latest first."""
+    return [LAST, PREVIOUS, *(f"ckpt_last.previous{n}.pt" for n in range(2, n_kept))]
 
 
 class Interruption:
@@ -174,9 +181,7 @@ class Checkpoints:
                 if self.writer is not None:
                     # metrics.csv is on the disk before a checkpoint that names its length.
                     whole |= {"other_ranks": parts[1:], "metrics": self.writer.sync()}
-                    save_checkpoint(self.folder / LAST, whole, self.folder / PREVIOUS)
-                    if is_last:  # nothing more is written that could be broken off
-                        (self.folder / PREVIOUS).unlink(missing_ok=True)
+                    self._save_last(whole, is_last)
         if is_last or not stop:
             return
         saved = "Nothing is saved (save_ckpt is false)"
@@ -194,6 +199,16 @@ class Checkpoints:
         wanted = is_time or self.interruption.save or self.interruption.stop is not None
         if any(self.ranks.all_reduce_max(wanted)):
             self.after_update(env_steps, False, state)
+
+    def _save_last(self, whole: dict[str, Any], is_last: bool) -> None:
+        earlier = [self.folder / name for name in kept_names(self.config.keep_checkpoints)[1:]]
+        for older, newer in pairwise(reversed(earlier)):
+            if newer.exists():
+                newer.replace(older)
+        save_checkpoint(self.folder / LAST, whole, self.folder / PREVIOUS)
+        if is_last:  # nothing more is written that could be broken off
+            for path in earlier:
+                path.unlink(missing_ok=True)
 
 
 def own_checkpoint(
@@ -266,7 +281,7 @@ def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
             so that it must not begin anew.
     """
     problems, reached = [], last_step(folder)
-    for name in (LAST, PREVIOUS):
+    for name in kept_names(MOST_KEPT):
         path = folder / name
         if not path.is_file():
             continue
@@ -299,12 +314,13 @@ def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
 def give_way(folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
     """Put damaged checkpoints aside, before the next one keeps them as the previous."""
     source = None if checkpoint is None else checkpoint["file"]
-    if source != LAST:
-        for name in (LAST, PREVIOUS):
-            if name != source and (folder / name).exists():
-                put_aside(folder / name)
-    if source == PREVIOUS:
-        hardlink(folder / PREVIOUS, folder / LAST)
+    for name in kept_names(MOST_KEPT):
+        if name == source:
+            break
+        if (folder / name).exists():
+            put_aside(folder / name)
+    if source not in (None, LAST):
+        hardlink(folder / source, folder / LAST)
 
 
 def unfinished_checkpoint(

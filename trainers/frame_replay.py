@@ -252,7 +252,7 @@ class FrameReplay:
         self.episodes = Episodes(config.n_step)
         self.n_rows = 0
         self._begins = [0] * n_envs  # of the running episodes
-        self._kept = StateFiles(folder, f"*{SUFFIX}")
+        self._kept = StateFiles(folder, f"*{SUFFIX}", config.keep_checkpoints)
 
     @property
     def lengths(self) -> list[int]:
@@ -314,10 +314,11 @@ class FrameReplay:
         if self.folder.is_dir():
             sync_folder(self.folder)
         files = {name: entry for log in self.logs for name, entry in log.files().items()}
-        self._kept.note(files)
+        before = self._kept.note(files)
         self._kept.remove_unnamed()
         return {
             "files": files,
+            "before": before,
             "logs": logs,
             "begins": list(self._begins),
             "episodes": torch.tensor(self.episodes, dtype=torch.int64).view(-1, 3),
@@ -342,7 +343,7 @@ class FrameReplay:
         for log, begin in zip(self.logs, self._begins, strict=True):
             if not log.first <= begin <= log.n_written:
                 raise ValueError("replay: a running episode that stands nowhere")
-        self._kept.note(state["files"])
+        self._kept.restore(state)
 
     def _stack(self, step: int) -> np.ndarray:
         """Return the steps of a stack: the last S, padded with the episode's first.  [S]"""

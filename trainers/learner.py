@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -12,7 +13,22 @@ from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
 from rewards import RewardScaling
 from trainers.ranks import Ranks
-from utils.settings import Part
+from utils.settings import Config, Part, setting
+
+MOST_KEPT = 100  # checkpoints
+
+
+@dataclass(frozen=True)
+class KeptSettings(Config):
+    title = "checkpoints"
+
+    keep_checkpoints: int = setting(
+        "last checkpoints that are kept while the run goes on, each with its replay",
+        low=2,
+        high=MOST_KEPT,
+        has_effect=False,
+        default=2,
+    )
 
 
 class Transition(NamedTuple):

@@ -450,7 +450,8 @@ class OffPolicyLearner(Learner):
     @cached_property
     def _files(self) -> ReplayFiles:
         assert self.folder is not None, "a run sets its folder before the first step"
-        return ReplayFiles(self.folder / self.ranks.own_name("replay"))
+        folder = self.folder / self.ranks.own_name("replay")
+        return ReplayFiles(folder, self.config.keep_checkpoints)
 
     def _load_replay(self, state: dict[str, Any], example: EpisodeSteps) -> None:
         if self.config.replay_capacity not in (None, state["capacity"]):

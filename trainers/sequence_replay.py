@@ -19,6 +19,7 @@ from torch import Tensor
 
 from models.agent import RecentSteps, SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
+from trainers.learner import KeptSettings
 from utils.errors import RunError
 from utils.files import (
     atomic_write,
@@ -28,7 +29,7 @@ from utils.files import (
     save_tensors,
 )
 from utils.saved_state import check_like, check_steps
-from utils.settings import Config, setting
+from utils.settings import setting
 
 LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
 EPISODES_KEPT = 1000
@@ -41,7 +42,7 @@ SavedFiles = dict[str, tuple[int, str]]  # by name: bytes, and the sha256 of so 
 
 
 @dataclass(frozen=True)
-class CapacitySettings(Config):
+class CapacitySettings(KeptSettings):
     title = "replay"
 
     replay_capacity: int | None = setting(
@@ -226,15 +227,23 @@ class Replay:
 
 
 class StateFiles:
-    """Replay files in a folder, of one pattern; those that no recent state names are removed."""
+    """Replay files in a folder, of one pattern; those that no kept state names are removed."""
 
-    def __init__(self, folder: Path, pattern: str) -> None:
+    def __init__(self, folder: Path, pattern: str, n_kept: int) -> None:
         self.folder, self.pattern = folder, pattern
-        # Three: the next checkpoint, which may fail to be written, the last and the one before.
-        self._named: deque[set[str]] = deque(maxlen=3)
+        # One more than are kept: the next checkpoint may fail to be written.
+        self._named: deque[set[str]] = deque(maxlen=n_kept + 1)
 
-    def note(self, names: Iterable[str]) -> None:
+    def note(self, names: Iterable[str]) -> list[list[str]]:
+        """Keep the files of a state; return those of the states before, for `restore`."""
+        before = [sorted(own) for own in self._named]
         self._named.append(set(names))
+        return before
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Keep what a saved state names, and those before it: their checkpoints may be there."""
+        for names in (*state.get("before", ()), state["files"]):  # earlier versions told none
+            self._named.append(set(names))
 
     def remove_unnamed(self, paths: Iterable[Path] | None = None) -> None:
         named = set().union(*self._named)
@@ -246,9 +255,9 @@ class StateFiles:
 class ReplayFiles:
     """A run's replay on the disk: files of rows, each written once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, n_kept: int) -> None:
         self.folder = folder
-        self._kept = StateFiles(folder, "rows_*.pt")
+        self._kept = StateFiles(folder, "rows_*.pt", n_kept)
         self._files: SavedFiles = {}
         self._n_saved = 0  # rows written by the last state
 
@@ -261,9 +270,11 @@ class ReplayFiles:
         begin = max(self._n_saved, oldest)
         if begin < replay.n_written:
             files |= self._write(replay, begin)
-        self._note(files, replay.n_written)
+        self._files, self._n_saved = files, replay.n_written
+        before = self._kept.note(files)
         self._kept.remove_unnamed()
-        return {"files": files, "capacity": replay.capacity, "n_written": replay.n_written}
+        state = {"files": files, "capacity": replay.capacity, "n_written": replay.n_written}
+        return state | {"before": before}
 
     def load(self, replay: Replay, state: dict[str, Any]) -> None:
         """Fill a replay from the files of a state; their checksums have been compared."""
@@ -274,11 +285,8 @@ class ReplayFiles:
 
         parts = ((_first_row(name), rows(name)) for name in state["files"])
         replay.load(parts, state["n_written"])
-        self._note(state["files"], replay.n_written)
-
-    def _note(self, files: SavedFiles, n_written: int) -> None:
-        self._files, self._n_saved = files, n_written
-        self._kept.note(files)
+        self._files, self._n_saved = state["files"], replay.n_written
+        self._kept.restore(state)
 
     def _write(self, replay: Replay, begin: int) -> SavedFiles:
         make_folder_of_run(self.folder)
