@@ -17,11 +17,12 @@ import pkgutil
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from envs import any_gymnasium, partial_control
 from envs.episodes import MAKE_ANEW
@@ -264,7 +265,9 @@ def _name_of(env: EnvLike) -> str:
         return f"{GIVEN}{env.__name__}"
     with any_gymnasium.tried(type(env).__name__):
         made = _made(env)
-        inner = getattr(made.unwrapped, "envs", [made])[0]
+        inner = made.unwrapped
+        if isinstance(inner, SyncVectorEnv):
+            inner = inner.envs[0]
         if made is not env:
             made.close()
     return f"{GIVEN}{type(inner.unwrapped).__name__}"
@@ -291,8 +294,9 @@ def _made(env: Any) -> Any:
     if isinstance(made, VectorEnv):
         return made
     given = "the function returns" if made is not env else "given is"
-    names = (each.__module__ for each in type(made).__mro__)
-    packages = {name.partition(".")[0] for name in (*names, getattr(made, "__name__", ""))}
+    names = [each.__module__ for each in type(made).__mro__]
+    names += [made.__name__] if isinstance(made, ModuleType) else []
+    packages = {name.partition(".")[0] for name in names}
     hint = f". One of old gym is bridged by {any_gymnasium.OLD_GYM}" * ("gym" in packages)
     if any_gymnasium.PETTING_ZOO in packages:
         hint = any_gymnasium.SEVERAL_AGENTS

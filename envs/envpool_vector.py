@@ -27,20 +27,16 @@ from utils.environments import Environments, Suite
 from utils.saved_state import check_like
 from utils.settings import Config
 
-ACTION_NAMES = (
-    *("left down", "left", "left up", "down", "nothing", "up", "right down", "right", "right up"),
-    *("D", "A", "W", "S", "Q", "E"),
-)
+MOVES = ("left down", "left", "left up", "down", "nothing", "up", "right down", "right", "right up")
+ACTION_NAMES = (*MOVES, "D", "A", "W", "S", "Q", "E")
 IMAGE_SHAPE = (3, 64, 64)
 
 # Resets of all environments: two minutes in MiniGrid, 3 to 100 in Procgen on one core.
 MOST_RESETS = 1_000_000
 # Tasks whose episodes depend on more than the number of resets: obstacles draw in every step, or
 # nothing is put where the agent stood last, or its last move still counts.
-DEPEND_ON_STEPS = (
-    *("MiniGrid-Dynamic-Obstacles", "MiniGrid-Fetch", "MiniGrid-GoToObject", "MiniGrid-PutNear"),
-    "dodgeball",
-)
+DRAWING = ("MiniGrid-Dynamic-Obstacles", "dodgeball")
+DEPEND_ON_STEPS = (*DRAWING, "MiniGrid-Fetch", "MiniGrid-GoToObject", "MiniGrid-PutNear")
 
 
 class Procgen(Suite):

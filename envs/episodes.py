@@ -19,6 +19,8 @@ from typing import Any, SupportsFloat, cast
 import gymnasium
 import numpy as np
 
+from utils.environments import Info
+
 try:
     from gymnasium.vector import AutoresetMode
 except ImportError as error:
@@ -45,8 +47,9 @@ MAKE_ANEW = ". Let the function make a new one in every call, such as lambda: My
 
 Options = dict[str, Any] | None
 ChooseOptions = Callable[[int], dict[str, Any]]
-ResetResult = tuple[Any, dict[str, Any]]
-StepResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+ResetResult = tuple[Any, Info]
+StepResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Info]
+SingleStepResult = tuple[Any, SupportsFloat, bool, bool, Info]
 MakeOne = Callable[[], gymnasium.Env]
 # Seed of the run, number of the environment within it, number of the episode, checksum, options.
 Running = tuple[int, int, int, int, Options]
@@ -72,7 +75,7 @@ def checksum(shown: Any, so_far: int = 0) -> int:
 def as_fault(error: BaseException, before: str, after: str) -> BaseException:
     """Return an EnvFault for an exception of an environment; of the machine or our own as it is."""
     is_machines = isinstance(error, MemoryError | BrokenPipeError)
-    is_machines = is_machines or getattr(error, "errno", None) in EXHAUSTED
+    is_machines |= isinstance(error, OSError) and error.errno in EXHAUSTED
     if isinstance(error, EnvFault):
         return EnvFault(f"{before}{error}{after}")
     if is_machines or isinstance(error, UserError | RunError):
@@ -107,7 +110,7 @@ class SeededEnv(gymnasium.Wrapper):
         self._options = {**(options or {}), **chosen} or None
         return self._begin()
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> SingleStepResult:
         self._n_steps += 1
         try:
             shown, reward, terminated, truncated, info = self.env.step(action)

@@ -28,7 +28,7 @@ from envs.any_gymnasium import (
     with_options,
 )
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
-from envs.episodes import MakeOne, SingleEnvs
+from envs.episodes import MakeOne, ResetResult, SingleEnvs
 from envs.vector import FULL, Twin, TwinSettings
 from utils.environments import Suite
 from utils.settings import setting
@@ -217,6 +217,6 @@ class ShownObject(gymnasium.Wrapper):
 class SilentReset(gymnasium.Wrapper):
     """Drops the package's notices of layouts that it has to draw again."""
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **options: Any) -> ResetResult:
         with contextlib.redirect_stdout(io.StringIO()):
             return self.env.reset(**options)

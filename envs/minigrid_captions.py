@@ -42,10 +42,7 @@ HELD_OUT_TASKS = (
 )
 
 # MiniGrid's symbols, by number.
-KINDS = (
-    *("unseen", "empty", "wall", "floor", "door"),
-    *("key", "ball", "box", "goal", "lava", "agent"),
-)
+KINDS = ("unseen", "empty", "wall", "floor", "door", "key", "ball", "box", "goal", "lava", "agent")
 COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")
 STATES = ("open", "closed", "locked")
 EMPTY, WALL, DOOR = (KINDS.index(kind) for kind in ("empty", "wall", "door"))

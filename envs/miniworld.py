@@ -24,16 +24,13 @@ from utils.errors import UserError
 from utils.settings import Config
 
 # Written down because importing MiniWorld opens OpenGL.
-TASKS = (
-    *("CollectHealth", "FourRooms", "Hallway", "Maze", "MazeS2", "MazeS3", "MazeS3Fast"),
-    *("OneRoom", "OneRoomS6", "OneRoomS6Fast", "PickupObjects", "PutNext", "RoomObjects"),
-    *("Sidewalk", "Sign", "TMaze", "TMazeLeft", "TMazeRight", "ThreeRooms", "WallGap"),
-    *("YMaze", "YMazeLeft", "YMazeRight"),
-)
-ACTION_NAMES = (
-    *("turn left", "turn right", "forward", "back"),
-    *("pick up", "drop", "toggle", "done"),
-)
+MAZES = ("Maze", "MazeS2", "MazeS3", "MazeS3Fast")
+T_MAZES = ("TMaze", "TMazeLeft", "TMazeRight", "YMaze", "YMazeLeft", "YMazeRight")
+ROOMS = ("FourRooms", "Hallway", "OneRoom", "OneRoomS6", "OneRoomS6Fast", "ThreeRooms", "WallGap")
+THINGS = ("CollectHealth", "PickupObjects", "PutNext", "RoomObjects", "Sidewalk", "Sign")
+TASKS = (*MAZES, *T_MAZES, *ROOMS, *THINGS)
+MOVES = ("turn left", "turn right", "forward", "back")
+ACTION_NAMES = (*MOVES, "pick up", "drop", "toggle", "done")
 IMAGE_SHAPE = (3, 60, 80)
 PACKAGES = "libegl1 libgl1 libgl1-mesa-dri libglu1-mesa"
 
@@ -42,7 +39,7 @@ class MiniWorld(Suite):
     scale_rewards, action_names = True, ACTION_NAMES
 
     def names(self) -> list[str]:
-        return [f"MiniWorld-{task}-v0" for task in TASKS]
+        return [f"MiniWorld-{task}-v0" for task in sorted(TASKS)]
 
     def make(self, config: Config, seed: int) -> VectorEnv:
         """Return `config.n_envs` environments, each in a process of its own, of about 160 MB.

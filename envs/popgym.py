@@ -11,13 +11,14 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from envs.any_gymnasium import vector_of
+from envs.episodes import ResetResult, SingleStepResult
 from envs.vector import FULL, TwinSettings, twin_if_asked
 from utils.environments import Suite
 from utils.settings import setting
@@ -94,11 +95,11 @@ class Published(gymnasium.Wrapper):
     def _with(self, shown: Any, *more: Any) -> tuple[Any, ...]:
         return (*self._parts(shown), *itertools.compress(more, self._is_shown))
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **options: Any) -> ResetResult:
         shown, info = self.env.reset(**options)
         return self._with(shown, self._null_action, 1), info
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> SingleStepResult:
         shown, reward, terminated, truncated, info = self.env.step(action)
         return self._with(shown, action, 0), reward, terminated, truncated, info
 
@@ -120,12 +121,12 @@ class ShownCard(gymnasium.Wrapper):
         n_back = len(self._cards) if self._first_only else self.get_wrapper_attr("k")
         return self._cards[-n_back] if n_back <= len(self._cards) else observation
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **options: Any) -> ResetResult:
         shown, info = self.env.reset(**options)
         self._cards = [int(shown)]
         return shown, info
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> SingleStepResult:
         shown, *others = self.env.step(action)
         self._cards.append(int(shown))
         return shown, *others

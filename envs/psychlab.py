@@ -49,11 +49,9 @@ ACTIONS = np.array(
     ],
     dtype=np.intc,
 )
-ACTION_NAMES = (
-    *("forward", "backward", "strafe left", "strafe right"),
-    *("look left 10", "look right 10", "look left 60", "look right 60", "look down", "look up"),
-    "forward left 10",
-)
+MOVES = ("forward", "backward", "strafe left", "strafe right")
+LOOKS = ("look left 10", "look right 10", "look left 60", "look right 60", "look down", "look up")
+ACTION_NAMES = (*MOVES, *LOOKS, "forward left 10")
 
 
 class Psychlab(Suite):

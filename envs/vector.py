@@ -28,14 +28,16 @@ from envs.episodes import (
     MakeOne,
     Options,
     ResetResult,
+    SingleStepResult,
     StepResult,
     as_fault,
     checksum,
     episode_seed,
 )
 from envs.spaces import shown
-from utils.environments import Environments, Wrapped
+from utils.environments import Environments, Info, Wrapped
 from utils.errors import ENDINGS, UserError
+from utils.saved_state import State
 from utils.settings import Config, setting
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
@@ -141,7 +143,7 @@ class NumpyVectorEnv(Environments):
         where the masks `_final_obs` and `_success` are true.
         """
         actions = np.asarray(actions)
-        info: dict[str, Any] = {}
+        info: Info = {}
         rewards, terminated, truncated = self.advance(actions)
         self._observations = shown = self.observe(self._rows)
         ended = terminated | truncated
@@ -225,7 +227,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             self._actions = deque(self._running_actions(), LONGEST_REPLAY)
         return observations, rewards, terminated, truncated, info
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the running episodes, or nothing of them where they cannot be played again."""
         is_short = self.episode_lengths.max() <= len(self._actions)
         running = self.running() if is_short else None
@@ -242,7 +244,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             "own": super().state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         """Play saved episodes again; return False where that cannot be: begin new ones then.
 
         Raises:
@@ -271,7 +273,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         self.episode_lengths[:] = lengths
         return True
 
-    def _success(self, info: dict[str, Any]) -> np.ndarray:
+    def _success(self, info: Info) -> np.ndarray:
         is_told = info["_episode"] & info.get("_success", "success" in info)
         if self.has_success:
             return is_told & info.get("success", False)
@@ -347,7 +349,7 @@ class Twin(gymnasium.Wrapper):
         observation, info = self.env.reset(**options)
         return self._show_cue(observation), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> SingleStepResult:
         observation, *others = self.env.step(action)
         return self._show_cue(observation), *others
 

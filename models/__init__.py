@@ -127,6 +127,8 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
 
 
 def validate_config(config: Config) -> list[str]:
+    from models.encoders import EncoderSettings
+
     key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
     if algorithm != config.algorithm:
         return [
@@ -139,7 +141,8 @@ def validate_config(config: Config) -> list[str]:
             f"model: {config.model} is trained by {', '.join(kind.algorithms)}, and algorithm is "
             f"{config.algorithm}. Choose algorithm={kind.algorithms[0]}, or another model"
         ]
-    if networks in FROM_REPLAY and getattr(config, "last_action_input", False):
+    is_told = isinstance(config, EncoderSettings) and config.last_action_input
+    if networks in FROM_REPLAY and is_told:
         return [
             f"last_action_input: {config.algorithm} reads the last action by action_embedding "
             "already. Leave it at false"

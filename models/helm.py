@@ -359,7 +359,7 @@ class LanguageMemory(nn.Module):
         self.text, self.n_tokens = text, to_language.n_tokens
         if text is not None:
             self.n_tokens += n_texts * text.n_tokens
-        positions = getattr(language_model, "n_positions", None) or language_model.mem_len
+        positions = language_model.n_positions or language_model.mem_len
         most = min(language_model.mem_len, positions)
         seen = f"{most} can be seen (mem_len, or the positions of {language_model.name})"
         if text is not None and self.n_tokens > most:

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from utils.running_statistics import RunningMeanVariance
+from utils.saved_state import State
 from utils.settings import Config, OwnRegistry, Part, setting
 
 EPSILON = 1e-8
@@ -88,10 +88,10 @@ class RewardScaling:
     def begin(self) -> None:
         self._returns[:] = 0.0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         returns = torch.from_numpy(self._returns.copy())
         return {"statistics": self.statistics.state_dict(), "discounted": returns}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.statistics.load_state_dict(state["statistics"])
         self._returns[:] = state["discounted"].numpy()

@@ -25,7 +25,7 @@ from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
-from utils.saved_state import check_like, load_moments, moments, with_moments
+from utils.saved_state import State, check_like, load_moments, moments, with_moments
 from utils.settings import Part, networks_of, setting
 
 TEXT = "text"  # the kind that has a weight of its own
@@ -261,14 +261,14 @@ class Curiosity(ABC):
         self._ranks = ranks
         ranks.broadcast(self.networks.state_dict().values())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "networks": dict(self.networks.state_dict()),
             "optimizer": moments(self.optimizer),
             "statistics": self.statistics.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.networks.load_state_dict(state["networks"])
         load_moments(self.optimizer, state["optimizer"])
         self.statistics.load_state_dict(state["statistics"])
@@ -357,13 +357,13 @@ class NovelD(RandomNetworkDistillation):
             self.visited[env].add(reached[row])
         return rewards * torch.tensor(counts, device=rewards.device)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         if not self.config.noveld_first_visit:
             return super().state_dict()
         visited = {env: sorted(each) for env, each in self.visited.items()}
         return super().state_dict() | {"visited": visited}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         for env, each in state.get("visited", {}).items():
             self.visited[env] = set(each)
@@ -511,10 +511,10 @@ class E3B(Curiosity):
         errors = [net(before[kind], after[kind], actions) for kind, net in self.networks.items()]
         return {"loss": torch.stack(errors).sum(0).mean()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return super().state_dict() | {"inverses": dict(self.inverses)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         width, device = self.config.curiosity_width, self.parameters[0].device
         for kind, each in state["inverses"].items():

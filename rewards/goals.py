@@ -39,10 +39,11 @@ from rewards.episode_goals import (
     actions_of,
 )
 from rewards.suggesters import SUGGESTERS, rules
-from utils.environments import Environments, Wrapped
+from utils.environments import Environments, Info, Wrapped
 from utils.errors import UserError, raise_any
 from utils.files import object_array
 from utils.household import SUITABLE
+from utils.saved_state import State
 from utils.settings import Config, Part, setting
 
 log = logging.getLogger(__name__)
@@ -112,12 +113,12 @@ NEEDS = {
 
 
 def validate_config(config: GoalSettings) -> list[str]:
-    task = config.single_task
+    task, values = config.single_task, dataclasses.asdict(config)
     lines = [
         f"{name}: it is read with {needed} alone, and {needed} is null. Add {needed}=..., or leave "
         f"{name} out"
         for name, needed in NEEDS.items()
-        if getattr(config, needed) is None and getattr(config, name) != DEFAULTS[name]
+        if values[needed] is None and values[name] != DEFAULTS[name]
     ]
     if config.suggester is not None and task is not None:
         lines.append(
@@ -147,7 +148,7 @@ def as_played(config: Config, given: Collection[str]) -> Config:
     Raises:
         UserError: a line for every pair of settings that cannot both hold.
     """
-    values = {name: getattr(config, name) for name in DEFAULTS}
+    values = {name: value for name, value in dataclasses.asdict(config).items() if name in DEFAULTS}
     for name, rival in (("single_task", "suggester"), ("suggester", "single_task")):
         if name in given and rival not in given and values[name] is not None:
             values[rival] = None
@@ -280,7 +281,7 @@ class GoalRewards(Wrapped):
         graded = self._quality.metrics() if self._quality else {}
         return super().metrics() | {"goals/return_mean": mean} | graded | self.suggester.metrics()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return super().state_dict() | {
             "goals": [episode.state_dict() for episode in self.episodes],
             "suggester": self.suggester.state_dict(),
@@ -291,7 +292,7 @@ class GoalRewards(Wrapped):
             "recent_goal_returns": list(self._recent),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         """Continue the saved episodes; False if the environment cannot, and new ones are to begin.
 
         Raises:
@@ -325,7 +326,7 @@ class GoalRewards(Wrapped):
             self.episodes[row].begin()
             self._returns[row], self._completed[row] = 0.0, False
 
-    def _end(self, ended: np.ndarray, info: dict[str, Any]) -> None:
+    def _end(self, ended: np.ndarray, info: Info) -> None:
         rows = np.flatnonzero(ended).tolist()
         if self.shows_goals:
             # Goals of the final observation, for the value estimate of a cut episode.
@@ -341,7 +342,7 @@ class GoalRewards(Wrapped):
         self._recent.extend(self._returns[rows].tolist())
         self._begin(rows)
 
-    def _shown(self, observations: Any, info: dict[str, Any]) -> Any:
+    def _shown(self, observations: Any, info: Info) -> Any:
         told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
         # All environments at once: a language model reads their new scenes together.
         suggested = self.suggester.suggest(told)
@@ -395,12 +396,12 @@ def _joined(observations: Any, goals: Any) -> dict[str, Any]:
     return {**parts, GOAL: goals}
 
 
-def _situation(info: dict[str, Any], row: int, names: Sequence[str] = SITUATION) -> rules.TextState:
+def _situation(info: Info, row: int, names: Sequence[str] = SITUATION) -> rules.TextState:
     scene, inventory, status, items = (info[name][row] for name in names)
     return rules.TextState(str(scene), str(inventory), str(status), items)
 
 
-def _deed(info: dict[str, Any], row: int) -> StepOutcome:
+def _deed(info: Info, row: int) -> StepOutcome:
     return StepOutcome(
         str(info["phrase"][row]),
         bool(info["action_success"][row]),

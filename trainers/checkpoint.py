@@ -70,6 +70,7 @@ from utils.run_folder import (
     resume_command,
     trusting,
 )
+from utils.saved_state import State
 from utils.settings import Config, setting
 
 FORMAT = 4
@@ -157,13 +158,11 @@ class Checkpoints:
     last_saved: float = -math.inf
     begun: float = field(default_factory=time.perf_counter)
 
-    def keep_best(self, state: Callable[[], dict[str, Any]]) -> None:
+    def keep_best(self, state: Callable[[], State]) -> None:
         if self.config.save_ckpt and self.writer is not None:
             save_checkpoint(self.folder / BEST, state())
 
-    def after_update(
-        self, env_steps: int, is_last: bool, state: Callable[[], dict[str, Any]]
-    ) -> None:
+    def after_update(self, env_steps: int, is_last: bool, state: Callable[[], State]) -> None:
         """Write the last checkpoint when it is due or asked for.
 
         Raises:
@@ -189,7 +188,7 @@ class Checkpoints:
             saved = f"Go on with: {resume_command(self.folder)}"
         raise Interrupted(f"interrupted after {env_steps:,} steps. {saved}", signal.Signals(stop))
 
-    def between_updates(self, env_steps: int, state: Callable[[], dict[str, Any]]) -> None:
+    def between_updates(self, env_steps: int, state: Callable[[], State]) -> None:
         """Do the same between two steps of the environments, or of the optimiser.
 
         Checkpoints are seconds apart, though every update may have one: there are far more steps.
@@ -200,7 +199,7 @@ class Checkpoints:
         if any(self.ranks.all_reduce_max(wanted)):
             self.after_update(env_steps, False, state)
 
-    def _save_last(self, whole: dict[str, Any], is_last: bool) -> None:
+    def _save_last(self, whole: State, is_last: bool) -> None:
         earlier = [self.folder / name for name in kept_names(self.config.keep_checkpoints)[1:]]
         for older, newer in pairwise(reversed(earlier)):
             if newer.exists():
@@ -213,7 +212,7 @@ class Checkpoints:
 
 def own_checkpoint(
     folder: Path, config: CheckpointSettings, ranks: Ranks, to_go_on: bool = False
-) -> dict[str, Any] | None:
+) -> State | None:
     of_first: list[dict[str, Any] | None] = []
 
     def find() -> str | None:
@@ -228,7 +227,7 @@ def own_checkpoint(
     return state | state["other_ranks"][ranks.rank - 1]
 
 
-def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = None) -> None:
+def save_checkpoint(path: Path, state: State, previous: Path | None = None) -> None:
     """Write tensors, numbers and text; where the writing is interrupted, the earlier file stays.
 
     The earlier checkpoint is kept as `previous`, or replaced if that is None.
@@ -270,7 +269,7 @@ class Damaged(UserError):
     """A checkpoint or a file of its replay is missing or has another content than once written."""
 
 
-def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
+def last_checkpoint(folder: Path, n_steps: int) -> State | None:
     """Return the last valid checkpoint of a run with the name of its file, or None.
 
     The files of its replay must be valid, too, unless the run is over. Nothing is changed here:
@@ -325,7 +324,7 @@ def give_way(folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
 
 def unfinished_checkpoint(
     folder: Path, config: CheckpointSettings, n_ranks: int = 1, to_go_on: bool = False
-) -> dict[str, Any] | None:
+) -> State | None:
     """Return the checkpoint that a run resumes from, None where no valid one has been saved.
 
     Where a run was killed between its last checkpoint and its end, run.json gets its end here.
@@ -400,7 +399,7 @@ def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
             raise Damaged(f"{path}: damaged ({error})") from None
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path) -> State:
     """Load a checkpoint onto the CPU.
 
     Raises:
@@ -484,7 +483,7 @@ def _read(path: Path) -> Any:
             raise UserError(f"{path}: not a checkpoint of this program ({reason})") from None
 
 
-def _read_published(path: Path) -> dict[str, Any]:
+def _read_published(path: Path) -> State:
     from safetensors import safe_open
 
     open(path, "rb", opener=open_regular).close()  # safe_open would wait for a pipe

@@ -13,9 +13,9 @@ from models.observations import AgentInput, Observations
 from trainers.evaluation import Episode
 from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks
-from utils.environments import Environments
+from utils.environments import Environments, Info
 from utils.running_statistics import Moments
-from utils.saved_state import check_like
+from utils.saved_state import State, check_like
 
 EPISODES_AVERAGED = 100
 
@@ -135,12 +135,12 @@ class Collector:
             metrics["rollout/success_mean"] = float(np.mean(known)) if known else math.nan
         return metrics | self.env.metrics()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         assert self.percept is not None, "episodes have begun"
         assert self._memory is not None, "episodes have begun"
         env = self.env.state_dict()
         resumable = not any(self.ranks.all_reduce_max(not env["resumable"]))
-        state: dict[str, Any] = {
+        state: State = {
             "env_steps": self.env_steps,
             "n_episodes": self.n_episodes,
             "episodes": [tuple(episode) for episode in self.episodes],
@@ -158,7 +158,7 @@ class Collector:
             state["uncounted"] = torch.stack(rows)[: len(self._uncounted)]
         return state
 
-    def load_state_dict(self, state: dict[str, Any], seed: int) -> tuple[AgentInput, Memory | None]:
+    def load_state_dict(self, state: State, seed: int) -> tuple[AgentInput, Memory | None]:
         """Restore a saved state, before the agent's own; episodes have begun.
 
         Where the saved episodes cannot go on, new ones begin with a seed.
@@ -211,7 +211,7 @@ class Collector:
             raise ValueError("episodes: their returns have no mean")
 
     def _following(
-        self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: dict[str, Any]
+        self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: Info
     ) -> AgentInput:
         assert self.percept is not None, "a step has been taken"
         if not ended.any():
@@ -227,7 +227,7 @@ class Collector:
         shown = self.percept.observations.map(with_last, last)
         return AgentInput.after(shown, actions, paid, np.zeros_like(ended))
 
-    def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:
+    def _note_episodes(self, ended: np.ndarray, info: Info) -> None:
         if not ended.any():
             return
         episodes = [Episode.ended(info["episode"], n) for n in np.flatnonzero(ended)]

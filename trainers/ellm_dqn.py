@@ -24,7 +24,7 @@ from trainers.losses import double_q_targets, follow, n_step_returns, reduced_pr
 from trainers.off_policy import DoubleDqnSettings, epsilon_after, epsilon_greedy
 from trainers.sequence_replay import CutOff
 from utils.errors import NotFiniteError
-from utils.saved_state import check_like, load_moments, moments, with_moments
+from utils.saved_state import State, check_like, load_moments, moments, with_moments
 from utils.settings import setting
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
@@ -261,7 +261,7 @@ class EllmDQN(Learner):
             problems.append("guide_share: no effect without a guide. Name one, or leave it out")
         return problems
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         memory = self._guide_memory
         return {
             "optimizer": moments(self.optimizer),
@@ -281,9 +281,7 @@ class EllmDQN(Learner):
             "guide_memory": None if memory is None else memory.state_dict(),
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
-    ) -> None:
+    def load_state_dict(self, state: State, percept: AgentInput, memory: Memory | None) -> None:
         if state["guide"] != (self.guide.sha256 if self.guide else None):
             raise ValueError("guide: not the one that the run has begun with")
         load_moments(self.optimizer, state["optimizer"])

@@ -24,7 +24,7 @@ from trainers.sequence_replay import (
     check_episode_fits,
 )
 from utils.files import checksum, make_folder_of_run, open_of_run, sync_folder
-from utils.saved_state import check_like
+from utils.saved_state import State, check_like
 from utils.settings import setting
 
 FILES = 64  # about so many hold the replay
@@ -197,7 +197,7 @@ class FrameLog:
             files[last.name] = (n_rows * size, self._sha256.copy().hexdigest())
         return files
 
-    def load(self, state: dict[str, Any], files: SavedFiles) -> None:
+    def load(self, state: State, files: SavedFiles) -> None:
         """Restore a state from `save`; its files have been compared with their checksums.
 
         Raises:
@@ -309,7 +309,7 @@ class FrameReplay:
             torch.from_numpy(done["not_done"].copy()).to(self.device),
         )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         logs = [log.save() for log in self.logs]
         if self.folder.is_dir():
             sync_folder(self.folder)
@@ -324,7 +324,7 @@ class FrameReplay:
             "episodes": torch.tensor(self.episodes, dtype=torch.int64).view(-1, 3),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         episodes = state["episodes"]
         check_like(state["begins"], self._begins, "replay.begins")
         check_like(episodes, torch.zeros(len(episodes), 3, dtype=torch.int64), "replay.episodes")

@@ -13,6 +13,8 @@ from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
 from rewards import RewardScaling
 from trainers.ranks import Ranks
+from utils.environments import Info
+from utils.saved_state import State
 from utils.settings import Config, Part, setting
 
 MOST_KEPT = 100  # checkpoints
@@ -54,7 +56,7 @@ class Transition(NamedTuple):
     following: AgentInput
     after: AgentInput
     memory: Memory
-    info: dict[str, Any]
+    info: Info
 
     @property
     def ended(self) -> Tensor:
@@ -164,15 +166,13 @@ class Learner(ABC):
         """Learn whatever is left and return the metrics; `progress` is the share of the run."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state, without the agent: after an update, where it `may_stop`, or between
         two gradient steps.
         """
 
     @abstractmethod
-    def load_state_dict(
-        self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
-    ) -> None:
+    def load_state_dict(self, state: State, percept: AgentInput, memory: Memory | None) -> None:
         """Restore a state that has the shape of a new learner's, before the agent's own.
 
         Args:
@@ -203,9 +203,9 @@ class Reward(Protocol):
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the rewards of B steps [B] and the metrics, having learned from them."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> State: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class MeanMetrics:
@@ -225,8 +225,8 @@ class MeanMetrics:
     def means(self) -> dict[str, float]:
         return {name: total / self._n_steps for name, total in self._sums.items()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"sums": dict(self._sums), "n_steps": self._n_steps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._sums, self._n_steps = dict(state["sums"]), state["n_steps"]

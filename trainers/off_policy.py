@@ -43,7 +43,7 @@ from trainers.sequence_replay import (
     step_tensors,
 )
 from utils.errors import NotFiniteError
-from utils.saved_state import check_like, load_moments, moments, with_moments
+from utils.saved_state import State, check_like, load_moments, moments, with_moments
 from utils.settings import Config, setting
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
@@ -295,7 +295,7 @@ class OffPolicyLearner(Learner):
             ]
         return []
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         reward = {} if self.reward is None else {"reward": self.reward.state_dict()}
         return reward | {
             "optimizers": {name: moments(each) for name, each in self.optimizers.items()},
@@ -307,9 +307,7 @@ class OffPolicyLearner(Learner):
             "update": self._means.state_dict() | {"waiting": self._table().cpu()},
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
-    ) -> None:
+    def load_state_dict(self, state: State, percept: AgentInput, memory: Memory | None) -> None:
         for name, optimizer in self.optimizers.items():
             load_moments(optimizer, state["optimizers"][name])
         self.target.load_state_dict(state["target"])
@@ -404,7 +402,7 @@ class OffPolicyLearner(Learner):
             raise NotFiniteError({"epoch": 0, "number": number, "logged": logged})
         return table
 
-    def _load_update(self, state: dict[str, Any]) -> None:
+    def _load_update(self, state: State) -> None:
         names, n_summed, waiting = self._names, state["n_steps"], state["waiting"]
         check_like(state["sums"], dict.fromkeys(names if n_summed else (), 0.0), "update.sums")
         check_like(waiting, torch.zeros(len(waiting), len(names)), "update.waiting")
@@ -453,7 +451,7 @@ class OffPolicyLearner(Learner):
         folder = self.folder / self.ranks.own_name("replay")
         return ReplayFiles(folder, self.config.keep_checkpoints)
 
-    def _load_replay(self, state: dict[str, Any], example: EpisodeSteps) -> None:
+    def _load_replay(self, state: State, example: EpisodeSteps) -> None:
         if self.config.replay_capacity not in (None, state["capacity"]):
             raise ValueError(f"replay: {state['capacity']} rows, not {self.config.replay_capacity}")
         device = self.agent.device

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from models.agent import Agent, PolicyAndCriticsAgent, SequenceBatch, allowed
 from trainers.losses import Policy, follow, gather_q, masked_mean, soft_targets
 from trainers.off_policy import OffPolicyLearner
-from trainers.td3 import ActorCriticLearner, Pair, TwinCriticLearner, TwinCriticSettings
+from trainers.td3 import (
+    CRITICS,
+    GRADIENTS,
+    ActorCriticLearner,
+    Pair,
+    TwinCriticLearner,
+    TwinCriticSettings,
+)
 from utils.errors import UserError
 from utils.settings import setting
 
@@ -91,10 +98,7 @@ class SAC(Tempered, ActorCriticLearner):
         target: The target critics; heads alone where the critics share the policy's body.
     """
 
-    logged = (
-        *("critic_loss", "q1_mean", "q2_mean", "actor_loss", "entropy", "temperature"),
-        *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
-    )
+    logged = (*CRITICS, "actor_loss", "entropy", "temperature", *GRADIENTS)
     agent: PolicyAndCriticsAgent
     target: Critic
 

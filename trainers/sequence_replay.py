@@ -28,7 +28,7 @@ from utils.files import (
     open_of_run,
     save_tensors,
 )
-from utils.saved_state import check_like, check_steps
+from utils.saved_state import State, check_like, check_steps
 from utils.settings import setting
 
 LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
@@ -276,7 +276,7 @@ class ReplayFiles:
         state = {"files": files, "capacity": replay.capacity, "n_written": replay.n_written}
         return state | {"before": before}
 
-    def load(self, replay: Replay, state: dict[str, Any]) -> None:
+    def load(self, replay: Replay, state: State) -> None:
         """Fill a replay from the files of a state; their checksums have been compared."""
 
         def rows(name: str) -> dict[str, Tensor]:
@@ -407,14 +407,14 @@ class EpisodeBuffer:
         running = RecentSteps(is_first, stacked["last_actions"], (ages - n_steps).clamp(min=0))
         return _observations(stacked), running
 
-    def state_dict(self) -> dict[str, Any] | None:
+    def state_dict(self) -> State | None:
         """Return the steps, [P, N, ...] each, or None."""
         if not any(self.ages):
             return None
         lengths = {"lengths": list(self.lengths), "earlier": list(self.earlier)}
         return lengths | {"steps": _stacked(self._steps)}
 
-    def load_state_dict(self, state: dict[str, Any], like: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: State, like: Mapping[str, Tensor]) -> None:
         steps, lengths, earlier = state["steps"], state["lengths"], state["earlier"]
         device = like["actions"].device
         for name in ("lengths", "earlier"):

@@ -21,6 +21,9 @@ from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from utils.settings import setting
 
 Pair = tuple[Tensor, Tensor]  # of both critics
+# Metrics.
+CRITICS = ("critic_loss", "q1_mean", "q2_mean")
+GRADIENTS = ("critic_grad_norm", "actor_grad_norm", "memory_grad_norm")
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,12 @@ class ActorCriticLearner(OffPolicyLearner):
 
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
+        rates = {"actor": config.actor_learning_rate, "critic": config.critic_learning_rate}
         return OffPolicyLearner.validate_config(config, agent) + [
-            f"{name}: shared_encoder has one optimiser, of learning_rate. Add shared_encoder=false"
-            for name in ("actor_learning_rate", "critic_learning_rate")
-            if config.shared_encoder and getattr(config, name) is not None
+            f"{name}_learning_rate: shared_encoder has one optimiser, of learning_rate. Add "
+            "shared_encoder=false"
+            for name, rate in rates.items()
+            if config.shared_encoder and rate is not None
         ]
 
 
@@ -83,8 +88,9 @@ class TwinCriticLearner(ActorCriticLearner):
     """
 
     logged: ClassVar[tuple[str, ...]] = (
-        *("critic_loss", "q1_mean", "q2_mean", "actor_loss"),
-        *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
+        *CRITICS,
+        "actor_loss",
+        *GRADIENTS,
     )
     delay = 1  # gradient steps of the critics for each of the policy
     config: Any

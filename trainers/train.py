@@ -43,7 +43,7 @@ from utils.errors import (
 from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
 from utils.run_folder import NO_FACTS, mark_finished, record_resume, resume_command, trusting
-from utils.saved_state import called, check_like
+from utils.saved_state import State, called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.settings import own_choices
 from utils.user_modules import GIVEN
@@ -183,7 +183,7 @@ class Run:
     def resume(
         self,
         folder: Path,
-        checkpoint: dict[str, Any] | None,
+        checkpoint: State | None,
         environment: Mapping[str, Any] = NO_FACTS,
     ) -> None:
         """Take up a run; `environment`: what tells a given one from others of its name."""
@@ -248,7 +248,7 @@ class Run:
         """Return the sha256 of the pretrained parts of agent and environments."""
         return self.learner.agent.fingerprints() | self.collector.env.fingerprints()
 
-    def agent_state(self) -> dict[str, Any]:
+    def agent_state(self) -> State:
         agent = self.learner.agent
         return {
             "config": asdict(self.config),
@@ -257,7 +257,7 @@ class Run:
             "env_steps": self.env_steps,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return self.agent_state() | {
             "collector": self.collector.state_dict(),
             "learner": self.learner.state_dict(),
@@ -271,7 +271,7 @@ class Run:
             "callbacks": self.callbacks.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         """Restore a state in a new run; return whether its running episodes go on, too."""
         # A fresh state, of new episodes, shows the shapes that the saved one must have.
         seed = derived_seed(self.config.seed, state["env_steps"])
@@ -408,10 +408,9 @@ def guarded(
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
         place = error.filename or folder
         raise RunError(f"{place}: {error.strerror or error}. Then {go_on}") from None
-    except (
-        *(UserError, RunError, Interrupted, NotFiniteError),
-        *(MemoryError, torch.OutOfMemoryError, *ENDINGS),
-    ):
+    except (UserError, RunError, Interrupted, NotFiniteError):
+        raise
+    except (MemoryError, torch.OutOfMemoryError, *ENDINGS):
         raise
     except BaseException as error:  # whatever its author did
         if not own:

@@ -7,7 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from utils.saved_state import State
 from utils.settings import Part
+
+Info = dict[str, Any]  # of a step, as Gymnasium returns it
 
 
 class Environments(VectorEnv):
@@ -42,11 +45,11 @@ class Environments(VectorEnv):
         """Play saved episodes again, given the actions of each, N of [T]; return if they agree."""
         return False
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return all that outlasts episodes."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         """Restore a state; return whether the running episodes go on, if it is of them, too."""
         return True
 
@@ -80,10 +83,10 @@ class Wrapped(VectorWrapper, Environments):
     def replay(self, running: Any, actions: Sequence[np.ndarray]) -> bool:
         return self._inner.replay(running, actions)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return self._inner.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         return self._inner.load_state_dict(state)
 
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+# Of a run or a part of it: numbers, texts, tensors, and lists and dictionaries of those.
+State = dict[str, Any]
 PLAIN = (bool, int, float, str, type(None))
 
 

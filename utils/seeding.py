@@ -4,10 +4,12 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
+
+from utils.saved_state import State
 
 SEED_OF_EVALUATION = 42
 
@@ -39,7 +41,7 @@ def evaluation_seed(seed: int, number: int = 0) -> int:
     return derived_seed(seed + SEED_OF_EVALUATION, number)
 
 
-def random_state() -> dict[str, Any]:
+def random_state() -> State:
     name, keys, *position = cast(tuple, np.random.get_state(legacy=True))
     return {
         "python": random.getstate(),
@@ -49,7 +51,7 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def set_random_state(state: dict[str, Any]) -> None:
+def set_random_state(state: State) -> None:
     """Continue the random streams; a state of another form raises errors of several kinds."""
     name, keys, *position = state["numpy"]
     if not 0 <= position[0] <= len(keys):  # NumPy would read there

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from utils.errors import UserError, cli_command
 from utils.files import atomic_write, load_saved, save_tensors
+from utils.saved_state import State
 
 Reader = TypeVar("Reader")
 
@@ -60,7 +61,7 @@ def load_reader(path: Path, build: Callable[[Any], Reader], setting: str, progra
         raise UserError(problem) from error
 
 
-def save_reader(state: dict[str, Any], path: Path) -> Path:
+def save_reader(state: State, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         save_tensors(state, file)

@@ -18,6 +18,7 @@ from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_c
 from envs.spaces import ACTION_NAMES
 from envs.vector import NumpyVectorEnv, put
 from utils.files import object_array
+from utils.saved_state import State
 
 SIDE = 64  # pixels
 RENDERED_SIDE = 144  # of a picture for people: textures in their own size
@@ -120,7 +121,7 @@ class CrafterVectorEnv(NumpyVectorEnv):
             **dict(zip(names, shares.tolist(), strict=True)),
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "achievements": {
                 "episodes": torch.from_numpy(self._last_episodes.copy()),
@@ -128,7 +129,7 @@ class CrafterVectorEnv(NumpyVectorEnv):
             }
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         saved = state["achievements"]
         episodes, ever = saved["episodes"].numpy(), saved["ever"].numpy()
         if episodes.shape[1:] != self._ever.shape or ever.shape != self._ever.shape:
@@ -225,10 +226,10 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
     def fingerprints(self) -> dict[str, str]:
         return {"captions": self._tile_reader.fingerprint} if self._tile_reader else {}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return super().state_dict() | self.fingerprints()
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         if self._tile_reader and state["captions"] != self._tile_reader.fingerprint:
             raise ValueError(
                 "crafter_captions: they are read by other weights than when it was saved"

@@ -34,6 +34,7 @@ from utils.environments import Suite
 from utils.errors import UserError
 from utils.files import object_array
 from utils.household import PICK_UP, PLACE, SUITABLE, Goal, known_sentence, listed, sights_sentence
+from utils.saved_state import State
 from utils.settings import Config, setting
 
 NAME = "Housekeep-v0"
@@ -221,10 +222,10 @@ class HousekeepVectorEnv(SingleEnvs):
         said["rearrange_success"] = np.array([each.n_right / each.n_things for each in last])
         return shown, rewards, terminated, truncated, said
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"shares": list(self._shares)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         self._shares.extend(state["shares"])
         return True
 
@@ -235,9 +236,8 @@ class HousekeepVectorEnv(SingleEnvs):
 
 
 def _columns(told: np.ndarray, names: Mapping[str, str]) -> dict[str, np.ndarray]:
-    return {
-        name: object_array([getattr(each, own) for each in told]) for name, own in names.items()
-    }
+    columns = dict(zip(Told._fields, zip(*told, strict=True), strict=True))
+    return {name: object_array(columns[own]) for name, own in names.items()}
 
 
 class _Names:

@@ -7,7 +7,7 @@ the wording is ours.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rewards.suggesters.answer_cache import open_cache
 from rewards.suggesters.language_model import (
@@ -18,6 +18,7 @@ from rewards.suggesters.language_model import (
 from rewards.suggesters.rules import Household, HouseholdSuggester
 from rewards.suggesters.server import ServerSettings, ServerSuggester
 from utils.household import Goal
+from utils.saved_state import State
 from utils.settings import Config, Part, setting
 
 YES, NO = " Yes", " No"  # tokens of an answer
@@ -99,12 +100,12 @@ class YesNoSuggester(HouseholdSuggester):
     def close(self) -> None:
         self._asker.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         answers = [[*goal, probability] for goal, probability in self._probabilities.items()]
         state = {"answers": answers, "n_needed": self._n_looked_up}
         return state | {"asker": self._asker.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._probabilities = {Goal(*pair): answer for *pair, answer in state["answers"]}
         self._n_looked_up = state["n_needed"]
         self._asker.load_state_dict(state["asker"])

@@ -25,6 +25,7 @@ from models.language.files import find_model
 from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
 from rewards.suggesters.rules import FOR_ANSWERS, LAST_GOALS, NO_GOALS, Suggester, TextState
 from utils.errors import UserError
+from utils.saved_state import State
 from utils.settings import Config, Part, setting
 
 log = logging.getLogger(__name__)
@@ -214,7 +215,7 @@ class PromptedSuggester(Suggester):
     def metrics(self) -> dict[str, float]:
         return {f"suggester/{name}": count for name, count in self.counts.items()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"counts": dict(self.counts), "rejected": sorted(self.rejected)}
 
     def close(self) -> None:
@@ -225,7 +226,7 @@ class PromptedSuggester(Suggester):
             self._thread.join()
             atexit.unregister(self.close)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.counts |= state["counts"]
         self.rejected = set(state["rejected"])
 
