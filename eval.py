@@ -294,7 +294,7 @@ def facts_of(
         "actions": actions,
         "env": config.env,
         "var": changes(arguments, config),
-        **{name: getattr(arguments, name) for name in names},
+        **{name: vars(arguments)[name] for name in names},
     }
 
 

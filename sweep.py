@@ -167,7 +167,7 @@ def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
     if arguments.search:
         wrong, why = ["seeds", "agents", "output"], "is for a grid, and --search makes none"
     for name in wrong:
-        if name in getattr(arguments, GIVEN, ()):
+        if name in vars(arguments).get(GIVEN, ()):
             parser.error(f"--{name} {why}")
     if arguments.search and len(arguments.config) > 1:
         parser.error("--config: a search has one settings file")

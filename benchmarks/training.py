@@ -232,7 +232,7 @@ class Memoryless(MemoryAgent):
 
 
 def report_memories(settings: Sequence[str], n_turns: int) -> None:
-    names = {name: name for name in AGENTS.places if hasattr(agent_class(name), "memory_class")}
+    names = {name: name for name in AGENTS.places if agent_class(name).memory_class is not None}
     names["CNN"] = "benchmarks.training:Memoryless"
     lengths = {f"T={n_steps} ms": n_steps for n_steps in (32, 128, 512)}
     seconds = defaultdict[tuple[str, str], list[float]](list)

@@ -135,6 +135,8 @@ def hub(monkeypatch, tmp_path):
 def opengl():
     """Skip where MiniWorld cannot be drawn."""
     try:
-        miniworld.make(SimpleNamespace(env="MiniWorld-Sign-v0", n_envs=1), seed=0).close()
+        miniworld.MiniWorld().make(
+            SimpleNamespace(env="MiniWorld-Sign-v0", n_envs=1), seed=0
+        ).close()
     except (UserError, ModuleNotFoundError) as error:
         pytest.skip(f"MiniWorld cannot be played here: {error}")

@@ -5,6 +5,7 @@ import torch
 
 from envs import make_vector_env
 from models import build_agent
+from models.baselines import LstmAgent
 from models.caching import to_float01
 from models.helm import attention_by_step
 from models.observations import ObservationBatch
@@ -200,3 +201,17 @@ def test_masks_and_last_steps_are_learned_from_as_they_were_acted_on(name):
         changed = batch._replace(observations=ObservationBatch(other, batch.observations.rows))
         assert not torch.allclose(agent.evaluate(changed).values, result.values)
         collector.learner.update(progress=0.0)
+
+
+class Polyglot(LstmAgent):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.language = torch.nn.Embedding(3, 2)  # a part of its own by this name
+
+
+def test_what_an_agent_of_the_users_calls_language_is_no_frozen_memory():
+    config = agents.small_config(model="LSTM")
+    agent = Polyglot(config, *spaces())
+    seen, memory = percept(random_images(2), torch.ones(2).bool()), agent.initial_memory(2)
+    assert agent.frozen_memory is None
+    assert (agent.metrics(), agent.explain(seen), agent.inspect(seen, memory)) == ({}, {}, {})

@@ -85,6 +85,16 @@ def test_simulators_and_agents_are_imported_where_they_may_be(path):
         }
 
 
+@pytest.mark.parametrize("path", [path for _, path in sources()], ids=str)
+def test_trained_encoders_of_images_are_made_in_one_place(path):
+    """A choice among them would else reach some learners, and train the old one in others."""
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    names = {ast.unparse(call.func).rpartition(".")[2] for call in calls}
+    of_their_own = ("models/encoders.py", "models/grid_clip.py", "envs/crafter/tile_reader.py")
+    if not str(path).endswith(of_their_own):  # those of the last two are trained beforehand
+        assert not names & {"Conv2d", "SmallImpalaCNN", "TileEmbedder", "FrameBranch"}
+
+
 def modules():
     found = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for _, path in sources()}
     return {name.removesuffix(".__init__"): path for name, path in found.items()}

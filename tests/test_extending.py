@@ -13,7 +13,6 @@ import eval as eval_program
 import main as main_program
 import models
 import trainers.build
-from envs import Suite
 from tests.bad_inputs.harness import refused
 from tests.runs import (
     COMMON,
@@ -49,7 +48,7 @@ def examples(tmp_path, monkeypatch):
     tables = {"AGENTS": models.AGENTS.places, "SUITES": envs.SUITES}
     for table, line in LINES:
         if table in tables:
-            ((name, value),) = eval(f"{{{line.strip()}}}", {"Suite": Suite}).items()
+            ((name, value),) = eval(f"{{{line.strip()}}}").items()
             monkeypatch.setitem(tables[table], name, value)
     return made
 

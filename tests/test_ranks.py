@@ -105,6 +105,17 @@ def test_moments_are_those_of_all_ranks_rows(tmp_path):
         torch.testing.assert_close(found, torch.as_tensor(expected, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("numbers", [(3, -2), (False, True), (0.25, 0.75), (2**40 + 1, 0)])
+def test_the_largest_number_keeps_its_kind(numbers, tmp_path):
+    def on_rank(rank):
+        with joined_ranks() as ranks:
+            return ranks.all_reduce_max(numbers[rank], -1), ranks.least(int(numbers[rank]))
+
+    expected = [max(numbers), -1], int(min(map(int, numbers)))
+    for found in on_ranks(2, on_rank, tmp_path):
+        assert found == expected
+
+
 def test_a_step_shared_by_ranks_is_the_one_that_each_would_take(tmp_path):
     def on_rank(rank):
         with joined_ranks() as ranks:

@@ -11,7 +11,7 @@ import pytest
 
 import eval as eval_program
 import main as main_program
-from envs import SUITES, Suite
+from envs import SUITES
 from tests.runs import (
     DESCRIBED,
     IN_PARTS,
@@ -37,7 +37,7 @@ def runs(request, tmp_path_factory):
     settings = ROWS[request.param]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("runs"))
-        patch.setitem(SUITES, DESCRIBED, Suite("tests.described", scale_rewards=False))
+        patch.setitem(SUITES, DESCRIBED, "tests.described:Described")
         if request.param.endswith(IN_PARTS):
             patch.setattr(sequence_replay, "LONGEST_EPISODE", PART)
         words = words_of(settings)

@@ -34,7 +34,7 @@ MARKER = "code_was_run"
 EVIL = "open({!r}, 'a').close()\n"
 SERVED = {"suggester": "server", "suggester_model": "served", "goal_encoder": "same-text"}
 LISTED_ELSEWHERE = {  # settings whose texts are names in a table of the program, or numbers
-    *("algorithm", "model", "env", "device", "curiosity", "clip_encoder", "wandb_project"),
+    *("algorithm", "model", "env", "device", "curiosity", "clip_encoder"),
     "ffm_periods",
 }
 

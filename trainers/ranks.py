@@ -27,6 +27,7 @@ from utils.seeding import derived_seed, seed_everything
 from utils.settings import Config
 
 Result = TypeVar("Result")
+Number = TypeVar("Number", int, float)
 ALIGNED = 16  # floats: a line of the processor's cache
 WHOLE = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
@@ -138,8 +139,8 @@ class Ranks:
     def step(self, optimizer: Optimizer, parameters: Sequence[Tensor], max_norm: float) -> Tensor:
         """Average gradients, clip their norm, take the optimiser's step; return the norm before.
 
-        `parameters` are all that the optimiser has, an Adam or AdamW with its moments. Ranks that
-        share the memory of a machine share the work, too: `SharedStep`.
+        `parameters` are all that the optimiser has, made by `with_moments`. Ranks that share the
+        memory of a machine share the work, too: `SharedStep`.
         """
         # Decided at the first step and not earlier: until then a checkpoint may replace moments.
         if self.size > 1 and optimizer not in self._shared:
@@ -178,10 +179,11 @@ class Ranks:
             dist.all_reduce(squares)
         return Moments(count, mean, squares)
 
-    def all_reduce_max(self, *values: int) -> list[int]:
+    def all_reduce_max(self, *values: Number) -> list[Number]:
         if self.size == 1:
             return list(values)
-        largest = torch.tensor([int(value) for value in values])
+        is_whole = all(isinstance(value, int) for value in values)  # gloo has no maximum of bools
+        largest = torch.tensor(values, dtype=torch.int64 if is_whole else torch.float64)
         with _together():
             dist.all_reduce(largest, dist.ReduceOp.MAX)
         return largest.tolist()
@@ -238,7 +240,9 @@ class SharedStep:
     ) -> None:
         self.optimizer, self.parameters, self.rank = optimizer, parameters, rank
         numbers = [parameter.numel() for parameter in parameters]
-        memory = _shared_memory((4 + size) * 4 * sum(n + ALIGNED for n in numbers), rank)
+        n_states = max(len(state) for state in optimizer.state.values())
+        room = (1 + n_states + size) * 4 * sum(n + ALIGNED for n in numbers)
+        memory = _shared_memory(room, rank)
         place = 0
 
         def shared(like: Tensor) -> Tensor:
@@ -250,8 +254,8 @@ class SharedStep:
         self.gradients = [[shared(p) for p in parameters] for _ in range(size)]
         for parameter in parameters:
             state = optimizer.state[parameter]
-            for name in ("step", "exp_avg", "exp_avg_sq"):
-                state[name] = shared(state[name]).copy_(state[name])
+            for name, value in state.items():
+                state[name] = shared(value).copy_(value)
             parameter.data = shared(parameter).copy_(parameter.data)
         # The largest first, each to the rank that has least so far.
         loads, self.own = [0] * size, []

@@ -15,10 +15,24 @@ MOST_SAMPLES = 2**24
 DECAYS = ("none", "linear", "linear_burn_in", "exp")
 WHOLE = -1
 GUIDE_SHARE = 0.5  # as published
+MOST_KEPT = 100  # checkpoints
 
 
 @dataclass(frozen=True)
-class CheckpointSettings(Config):
+class KeptSettings(Config):
+    title = "checkpoints"
+
+    keep_checkpoints: int = setting(
+        "last checkpoints that are kept while the run goes on, each with its replay",
+        low=2,
+        high=MOST_KEPT,
+        has_effect=False,
+        default=2,
+    )
+
+
+@dataclass(frozen=True)
+class CheckpointSettings(KeptSettings):
     title = "checkpoints"
 
     save_ckpt: bool = setting(
@@ -153,7 +167,7 @@ class PpoSettings(ScheduleSettings):
 
 
 @dataclass(frozen=True)
-class CapacitySettings(Config):
+class CapacitySettings(KeptSettings):
     title = "replay"
 
     replay_capacity: int | None = setting(

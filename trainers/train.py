@@ -24,6 +24,7 @@ from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.evaluation import GreedyEvaluation
 from trainers.learner import Learner, Transition
 from trainers.settings import CheckpointSettings, RunSettings
+from utils.environments import State
 from utils.errors import (
     ENDINGS,
     EnvFault,
@@ -172,7 +173,7 @@ class Run:
     def resume(
         self,
         folder: Path,
-        checkpoint: dict[str, Any] | None,
+        checkpoint: State | None,
         environment: Mapping[str, Any] = NO_FACTS,
     ) -> None:
         """Take up a run; `environment`: what tells a given one from others of its name."""
@@ -235,10 +236,9 @@ class Run:
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the pretrained parts of agent and environments."""
-        of_env: dict[str, str] = getattr(self.collector.env, "fingerprints", dict)()
-        return self.learner.agent.fingerprints() | of_env
+        return self.learner.agent.fingerprints() | self.collector.env.fingerprints()
 
-    def agent_state(self) -> dict[str, Any]:
+    def agent_state(self) -> State:
         agent = self.learner.agent
         return {
             "config": self.config.as_dict(),
@@ -247,7 +247,7 @@ class Run:
             "env_steps": self.env_steps,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return self.agent_state() | {
             "collector": self.collector.state_dict(),
             "learner": self.learner.state_dict(),
@@ -261,7 +261,7 @@ class Run:
             "callbacks": self.callbacks.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         """Restore a state in a new run; return whether its running episodes go on, too."""
         # A fresh state, of new episodes, shows the shapes that the saved one must have.
         seed = derived_seed(self.config.seed, state["env_steps"])
@@ -398,10 +398,9 @@ def guarded(
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
         place = error.filename or folder
         raise RunError(f"{place}: {error.strerror or error}. Then {go_on}") from None
-    except (
-        *(UserError, RunError, Interrupted, NotFiniteError),
-        *(MemoryError, torch.OutOfMemoryError, *ENDINGS),
-    ):
+    except (UserError, RunError, Interrupted, NotFiniteError):
+        raise
+    except (MemoryError, torch.OutOfMemoryError, *ENDINGS):
         raise
     except BaseException as error:  # whatever its author did
         if not own:

@@ -71,6 +71,7 @@ KEY_BYTES = 32
 EXPERIMENTS = Path("experiments")
 SETTINGS, LOCK = "config.json", "lock"
 PUBLISHED = "model.safetensors"  # the name under which a hub expects weights
+GONE = {"wandb_project"}  # settings of earlier versions without an effect
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
 PACKAGES = (
     *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),
@@ -496,6 +497,8 @@ def stored_config(values: Any, source: str, folder: Path, trust: bool) -> Config
         if setting != "env":
             parts_of(setting, values[setting])  # raises where it has not that form
         _admit(setting, module, source, own, trust)
+    if isinstance(values, dict):
+        values = {name: value for name, value in values.items() if name not in GONE}
     return config_from_dict(values, source)
 
 
