@@ -216,10 +216,6 @@ def test_all_ranks_end_by_what_goes_wrong_in_one(name, in_empty_folder, monkeypa
     assert second in errors(in_empty_folder, 1)
     assert status == 1 or not errors(in_empty_folder, 1)
     assert Path("experiments").exists() == (status == 1)
-    if fault is bad_batch:
-        bad = torch.load(folder_of("run") / "bad_minibatch.pt", weights_only=True)
-        (other,) = bad["other_ranks"]
-        assert len(bad["actions"]) == len(other["actions"]) == N_ENVS // 2 * 16 // 2
 
 
 @pytest.mark.slow
