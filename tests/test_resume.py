@@ -409,11 +409,7 @@ def test_numbers_that_are_not_finite_stop_the_run(in_empty_folder, monkeypatch, 
     assert main_program.main(command("CNN", "run")) == 1
     folder = folder_of("run")
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "not finite in epoch 0, minibatch 1" in line
-    assert "bad_minibatch.pt" in line
-    bad = torch.load(folder / "bad_minibatch.pt", weights_only=True)
-    assert bad["env_steps"] == 96
-    assert torch.equal(bad["actions"], batches[5].actions)
+    assert "not finite in epoch 0, minibatch 1, at step 96" in line
     good = load_checkpoint(folder / LAST)
     assert good["env_steps"] == 64
     assert all(value.isfinite().all() for value in good["agent"].values())

@@ -177,7 +177,11 @@ class PPO(Learner):
         metrics = dict(zip(names, table.mean(0).tolist(), strict=True))
         is_finite = math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"])
         if any(self.ranks.all_reduce_max(not is_finite)):
-            raise NotFiniteError(self._first_not_finite(rollout, orders, logged))
+            sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
+            bad = (~sums.isfinite()).nonzero()
+            first = int(bad[0]) if len(bad) else 0  # it may be another rank that has one
+            epoch, number = divmod(first, len(logged) // len(orders))
+            raise NotFiniteError({"epoch": epoch, "number": number, "logged": logged[first]})
 
         # A GPT reads the last steps again in the next rollout, by then with other weights.
         if self.agent.n_context:
@@ -299,24 +303,6 @@ class PPO(Learner):
         if len(advantages) < 2:  # one sample has no spread to divide by
             return advantages
         return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-
-    def _first_not_finite(
-        self, rollout: Rollout, orders: list[Tensor], logged: list[dict[str, Tensor]]
-    ) -> dict[str, Any]:
-        sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
-        bad = (~sums.isfinite()).nonzero()
-        first = int(bad[0]) if len(bad) else 0  # it may be another rank that has one
-        epoch, number = divmod(first, len(logged) // len(orders))
-        batch = list(self._minibatches(rollout, orders[epoch]))[number]
-        shown = {"observations": batch.observations.shown.tensors()}
-        parts = self.ranks.gather(batch._asdict() | shown)
-        return {
-            "epoch": epoch,
-            "number": number,
-            "logged": logged[first],
-            **(parts[0] if parts else {}),
-            "other_ranks": parts[1:],
-        }
 
 
 def impossible_decays(config: ScheduleSettings) -> list[str]:

@@ -35,7 +35,6 @@ from utils.errors import (
     cli_command,
     told,
 )
-from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, Media, MetricsWriter, are_as_saved
 from utils.run_folder import NO_FACTS, mark_finished, record_resume, resume_command, trusting
 from utils.saved_state import called, check_like
@@ -43,7 +42,6 @@ from utils.seeding import derived_seed, random_state, set_random_state
 from utils.settings import own_choices
 from utils.user_modules import GIVEN
 
-BAD_MINIBATCH = "bad_minibatch.pt"
 EPISODES_TO_KNOW = 10  # their length: the first to end are the short ones
 # Parts of a checkpoint that have another size in every run; their own loaders check them.
 RAGGED = {
@@ -322,7 +320,7 @@ class Run:
                 after_step()
             metrics = self.learner.update(self.env_steps / self.config.n_steps)
         except NotFiniteError as error:
-            error.minibatch["env_steps"] = self.env_steps
+            error.env_steps = self.env_steps
             raise
         self.collector.count_observations()
         # Ranks keep statistics of their own observations; those of the first count.
@@ -384,12 +382,9 @@ def guarded(
         except NotFiniteError as error:
             if not first:  # all ranks meet it, and the first tells it
                 raise
-            path = folder / BAD_MINIBATCH
-            with atomic_write(path) as file:
-                save_tensors(error.minibatch, file)
             raise RunError(
-                f"{folder}: a loss or gradient is not finite {error}; the minibatch is in {path}, "
-                "the run's last good checkpoint stays"
+                f"{folder}: {error}, at step {error.env_steps:,} of the run, whose last good "
+                "checkpoint stays. Lower learning_rate in a new run"
             ) from None
     except EnvFault as error:
         raise UserError(f"{error}. {kept} environment, then {go_on}") from error
