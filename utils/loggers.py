@@ -56,7 +56,9 @@ class LoggerSettings(Config):
     wandb: bool = setting(
         "send metrics to Weights & Biases as well", has_effect=False, safe=(False,), default=False
     )
-    wandb_project: str = setting("its project there", has_effect=False, default="helm")
+    wandb_project: str = setting(
+        "its project there", has_effect=False, default="helm", needs="wandb"
+    )
 
 
 class NotLogged(UserError):
