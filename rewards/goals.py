@@ -36,7 +36,7 @@ from utils.environments import Environments, Info, State, Wrapped
 from utils.errors import UserError, raise_any
 from utils.files import object_array
 from utils.household import SUITABLE
-from utils.settings import Config
+from utils.settings import Config, needless
 
 log = logging.getLogger(__name__)
 
@@ -54,22 +54,15 @@ DEFAULTS = {field.name: field.metadata["default"] for field in dataclasses.field
 OF_EVALUATION = set(DEFAULTS) - {"goal_conditioned"}
 # Settings without effect unless another one is given.
 NEEDS = {
-    "goal_threshold": "suggester",
-    "goal_encoder": "suggester",
-    "novelty_filter": "suggester",
-    "require_success": "suggester",
-    "single_task_goals": "single_task",
+    field.name: field.metadata["needs"]
+    for field in dataclasses.fields(GoalSettings)
+    if field.metadata["needs"]
 }
 
 
 def validate_config(config: GoalSettings) -> list[str]:
-    task, values = config.single_task, vars(config)
-    lines = [
-        f"{name}: it is read with {needed} alone, and {needed} is null. Add {needed}=..., or leave "
-        f"{name} out"
-        for name, needed in NEEDS.items()
-        if values[needed] is None and values[name] != DEFAULTS[name]
-    ]
+    task = config.single_task
+    lines = []
     if config.suggester is not None and task is not None:
         lines.append(
             f"single_task: '{task}' excludes other goals, and suggester={config.suggester} gives "
@@ -114,7 +107,7 @@ def as_played(config: Config, given: Collection[str]) -> Config:
         if values[needed] is None and name not in given:
             values[name] = DEFAULTS[name]
     config = config.replace(**values)
-    raise_any(validate_config(config.part(GoalSettings)))
+    raise_any([*needless(config, DEFAULTS), *validate_config(config.part(GoalSettings))])
     return config
 
 

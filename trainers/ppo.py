@@ -13,6 +13,7 @@ from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step
 from models.observations import AgentInput
+from models.settings import SequenceSettings
 from trainers.learner import Learner, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
@@ -252,10 +253,11 @@ class PPO(Learner):
         if not self.agent.sequential:
             samples = order.to(self.agent.device)
             return map(rollout.batch, samples.split(len(order) // config.n_batches))
+        n_sequences = config.part(SequenceSettings).sequences_per_batch
         if ranks.size == 1:
-            return map(rollout.sequence_batch, order.split(config.sequences_per_batch))
+            return map(rollout.sequence_batch, order.split(n_sequences))
         # Ranks have cut different numbers of sequences, and each minibatch needs some of each rank.
-        wanted = -(-len(order) // ranks.part_of(config.sequences_per_batch))
+        wanted = -(-len(order) // ranks.part_of(n_sequences))
         n_batches = min(ranks.all_reduce_max(wanted)[0], ranks.least(len(order)))
         return map(rollout.sequence_batch, order.tensor_split(n_batches))
 

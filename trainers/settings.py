@@ -62,7 +62,9 @@ class EvaluationSettings(Config):
     eval_steps: int = setting(
         "environment steps between two evaluations; 0: none", low=0, high=10**12, default=0
     )
-    eval_episodes: int = setting("episodes of an evaluation", low=1, high=1000, default=10)
+    eval_episodes: int = setting(
+        "episodes of an evaluation", low=1, high=1000, default=10, needs="eval_steps"
+    )
 
 
 @dataclass(frozen=True)
@@ -137,12 +139,6 @@ class PpoSettings(ScheduleSettings):
         low=1,
         high=MOST_SAMPLES,
         default=8,
-    )
-    sequences_per_batch: int = setting(
-        "sequences per minibatch (agents with a trained memory)",
-        low=1,
-        high=MOST_SAMPLES,
-        default=16,
     )
     gae_lambda: float = setting(
         "lambda of generalised advantage estimation", low=0, high=1, default=0.99
@@ -298,6 +294,7 @@ class TwinCriticSettings(OffPolicySettings):
         "with shared_encoder: the policy's loss leaves critics and their view alone; with "
         "continuous actions the policy, too, sees what the critics have learned to see",
         default=True,
+        needs="shared_encoder",
     )
     actor_learning_rate: float | None = setting(
         "without shared_encoder: learning rate of the policy and its body; null: learning_rate",
@@ -329,9 +326,10 @@ class SacSettings(TwinCriticSettings):
         low=0,
         high=1,
         default=0.7,
+        needs="learn_temperature",
     )
     temperature_learning_rate: float = setting(
-        "learning rate of the temperature", low=0, high=10, default=3e-4
+        "learning rate of the temperature", low=0, high=10, default=3e-4, needs="learn_temperature"
     )
 
 
