@@ -24,10 +24,9 @@ import gymnasium
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from envs import any_gymnasium, partial_control
+from envs import any_gymnasium
 from envs.episodes import MAKE_ANEW
 from envs.facts import facts_of
-from envs.minigrid import BABYAI, MINIGRID, OwnMiniGrid
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
 from envs.vector import FULL, EpisodeStatistics
 from utils.environments import Suite
@@ -60,12 +59,13 @@ SUITES = {
 }
 GAMES = ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner")
 SUITES |= dict.fromkeys(GAMES, "envs.envpool_vector:Procgen")
-for robot in ("Pendulum", *partial_control.ROBOTS, *partial_control.N_JOINTS):
+BULLET = ("AntBullet", "HalfCheetahBullet", "HopperBullet", "Walker2DBullet")
+for robot in ("Pendulum", "Ant", "HalfCheetah", "Hopper", "Walker2d", *BULLET):
     for kind in "PV":
         SUITES[f"{robot}{kind}-v0"] = "envs.partial_control:PartialControl"
 ANY, OWN_GRIDS = any_gymnasium.TITLE, "MiniGrid of your own module"
 # Names of these are in Gymnasium's registry, or lead there.
-REGISTERED = {ANY: any_gymnasium.AnyGymnasium, OWN_GRIDS: OwnMiniGrid}
+REGISTERED = {ANY: "envs.any_gymnasium:AnyGymnasium", OWN_GRIDS: "envs.minigrid:OwnMiniGrid"}
 _given: dict[str, EnvLike] = {}  # by their names in settings
 _made_before: list[weakref.ref[Any]] = []  # by given functions
 _facts: dict[str, dict[str, Any]] = {}  # of the given ones that have been made
@@ -153,15 +153,15 @@ class Suites(Registry):
         misspelt one of the suite with that beginning, in any case.
         """
         if _find_key(name) is None and any_gymnasium.knows(name):
-            is_grid = name.rpartition(":")[2].startswith((MINIGRID, BABYAI))
+            is_grid = name.rpartition(":")[2].startswith(("MiniGrid-", "BabyAI-"))
             return OWN_GRIDS if is_grid else ANY
         plain = name.casefold()
         beginnings = (key for key in SUITES if plain.startswith(key.rstrip("-_").casefold()))
         return _find_key(name) or max(beginnings, key=len, default=None)
 
     def settings(self) -> dict[str, tuple[type[Part], ...]]:
-        own = {key: pkgutil.resolve_name(place).reads for key, place in SUITES.items()}
-        return own | {key: suite.reads for key, suite in REGISTERED.items()}
+        places = SUITES | REGISTERED
+        return {key: pkgutil.resolve_name(place).reads for key, place in places.items()}
 
 
 ENVIRONMENTS = Suites("env", {}, "environment")
@@ -181,10 +181,8 @@ def _find_suite(name: str) -> Suite:
         hint += f" One that a package registers is package:{name}" * bool(hint)
         allowed = f" Allowed: {', '.join(beginnings)}, ids of Gymnasium, package:{name}"
         raise UserError(f"env: unknown environment '{shortened(name)}'.{hint or allowed}")
-    if key in REGISTERED:
-        return REGISTERED[key]()
     try:
-        return pkgutil.resolve_name(SUITES[key])()
+        return pkgutil.resolve_name((SUITES | REGISTERED)[key])()
     except ModuleNotFoundError as error:
         raise _missing_package(name, error) from error
 

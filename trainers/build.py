@@ -23,12 +23,10 @@ from envs import (
     scales_rewards,
 )
 from envs.crafter import LEARNED, CrafterTextSettings
-from envs.crafter.tile_reader import load_tile_reader
 from envs.notices import forget
 from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions
 from models.agent import Agent
-from models.baselines import RandomAgent
 from rewards import (
     CURIOSITIES,
     REWARD_CLIP,
@@ -146,8 +144,14 @@ def check(config: RunSettings, run_id: str | None = None, has_start: bool = Fals
             lambda: curiosity is None or CURIOSITIES.find(curiosity),
             lambda: config.part(FinetuneSettings).check_finetune(has_start),
             lambda: check_run_id(config, run_id),
-            lambda: load_tile_reader() if learned else None,  # raises where there is none
+            lambda: _check_captions() if learned else None,
         )
+
+
+def _check_captions() -> None:
+    from envs.crafter.tile_reader import load_tile_reader
+
+    load_tile_reader()  # raises where there is none
 
 
 @contextmanager
@@ -255,6 +259,8 @@ def restored_agent(
     """Return the agent of a checkpoint in evaluation mode; without a checkpoint the random one."""
     spaces = env.single_observation_space, env.single_action_space
     if checkpoint is None:
+        from models.baselines import RandomAgent
+
         return RandomAgent(*spaces).to(config.device)
     agent = build_agent(config, *spaces)
     restore_agent(agent, checkpoint, str(path))

@@ -13,7 +13,6 @@ from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
 from rewards import RewardScaling
 from trainers.ranks import Ranks
-from utils.environments import Info
 from utils.saved_state import State
 from utils.settings import Config, Part, setting
 
@@ -56,7 +55,7 @@ class Transition(NamedTuple):
     following: AgentInput
     after: AgentInput
     memory: Memory
-    info: Info
+    info: dict[str, Any]
 
     @property
     def ended(self) -> Tensor:

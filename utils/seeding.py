@@ -4,12 +4,10 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
-
-from utils.saved_state import State
 
 SEED_OF_EVALUATION = 42
 
@@ -41,7 +39,7 @@ def evaluation_seed(seed: int, number: int = 0) -> int:
     return derived_seed(seed + SEED_OF_EVALUATION, number)
 
 
-def random_state() -> State:
+def random_state() -> dict[str, Any]:
     name, keys, *position = cast(tuple, np.random.get_state(legacy=True))
     return {
         "python": random.getstate(),
@@ -51,7 +49,7 @@ def random_state() -> State:
     }
 
 
-def set_random_state(state: State) -> None:
+def set_random_state(state: dict[str, Any]) -> None:
     """Continue the random streams; a state of another form raises errors of several kinds."""
     name, keys, *position = state["numpy"]
     if not 0 <= position[0] <= len(keys):  # NumPy would read there
