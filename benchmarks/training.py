@@ -318,10 +318,10 @@ def seams(learner: PPO, collector: Collector) -> Iterator[tuple[Any, str, str]]:
     yield agent, "evaluate", "update: forward"
     yield agent, "act", "encoder and heads, acting"
     if isinstance(agent, LanguageMemoryAgent):
-        yield agent.language.language_model, "step", "language model"
+        yield agent.frozen_memory.language_model, "step", "language model"
         yield ObservationCache, "__call__", "observation → language"
         for method in ("tokens", "observe"):
-            yield agent.language.to_language, method, "observation → language"
+            yield agent.frozen_memory.to_language, method, "observation → language"
 
 
 if __name__ == "__main__":

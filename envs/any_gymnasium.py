@@ -126,7 +126,7 @@ class AnyGymnasium(Suite):
         return self.make(config, seed, **how_drawn(config.env, *makers))
 
     def maker(self, config: GymnasiumSettings, **drawn: str) -> MakeOne:
-        """Return what makes one environment; `drawn`: the arguments that let it draw."""
+        """Return a function that makes one; `drawn` are the arguments that let it draw."""
         return as_asked(gymnasium_maker(config, **drawn), config)
 
 

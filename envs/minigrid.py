@@ -70,7 +70,7 @@ class MiniGrid(Suite):
         return sorted(name for name in gymnasium.registry if name.startswith((MINIGRID, BABYAI)))
 
     def make(self, config: MissionSettings, seed: int) -> VectorEnv:
-        """Return environments by EnvPool, or by Gymnasium for what that lacks: missions, twins."""
+        """Return environments by EnvPool, or by Gymnasium where that lacks missions or a twin."""
         is_lacking = config.minigrid_missions or config.observability == FULL
         if is_lacking or config.env.startswith(BABYAI):
             return self.make_drawn(config, seed)

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "helm": {"main", "analysis", "trainers", "models", "envs", "utils"},
     "main": {"analysis", "trainers", "models", "envs", "utils"},
     "eval": {"analysis", "trainers", "utils"},
-    "prepare_captions": {"models", "envs", "utils"},
+    "prepare_captions": {"envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
     "plot": {"analysis", "utils"},
     "publish": {"eval", "analysis", "trainers", "rewards", "utils"},

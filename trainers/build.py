@@ -16,12 +16,10 @@ from envs import (
     make_vector_env,
     scales_rewards,
 )
-from envs.crafter.tile_reader import load_tile_reader
 from envs.notices import forget
 from envs.settings import LEARNED, CrafterTextSettings
 from models import AGENTS, build_agent, resolve_device
 from models.agent import Agent
-from models.baselines import RandomAgent
 from rewards import CURIOSITIES
 from rewards.goals import GoalRewards, with_goals
 from rewards.scaling import RewardScaling
@@ -69,8 +67,14 @@ def check(config: RunSettings, run_id: str | None = None, has_start: bool = Fals
             lambda: curiosity is None or CURIOSITIES.find(curiosity),
             lambda: check_finetune(config.part(FinetuneSettings), has_start),
             lambda: check_run_id(config, run_id),
-            lambda: load_tile_reader() if learned else None,  # raises where there is none
+            lambda: _check_captions() if learned else None,
         )
+
+
+def _check_captions() -> None:
+    from envs.crafter.tile_reader import load_tile_reader
+
+    load_tile_reader()  # raises where there is none
 
 
 @contextmanager
@@ -178,6 +182,8 @@ def restored_agent(
     """Return the agent of a checkpoint in evaluation mode; without a checkpoint the random one."""
     spaces = env.single_observation_space, env.single_action_space
     if checkpoint is None:
+        from models.baselines import RandomAgent
+
         return RandomAgent(*spaces).to(config.device)
     agent = build_agent(config, *spaces)
     restore_agent(agent, checkpoint, str(path))

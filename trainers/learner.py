@@ -12,7 +12,7 @@ from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
 from rewards.scaling import RewardScaling
 from trainers.ranks import Ranks
-from utils.environments import Info, State
+from utils.environments import State
 from utils.settings import Part
 
 
@@ -39,7 +39,7 @@ class Transition(NamedTuple):
     following: AgentInput
     after: AgentInput
     memory: Memory
-    info: Info
+    info: dict[str, Any]
 
     @property
     def ended(self) -> Tensor:

@@ -286,7 +286,7 @@ class OffPolicyLearner(Learner):
             self.running.load_state_dict(state["running"], like)
 
     def counts(self) -> dict[str, int]:
-        """Return what is counted, for `load_counts`; a subclass adds its own to both."""
+        """Return all counts, for `load_counts`; a subclass adds its own to both."""
         return {
             "n_explored": self.n_explored,
             "n_updates": self.n_updates,

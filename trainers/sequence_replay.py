@@ -212,7 +212,7 @@ class StateFiles:
         return before
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Keep what a saved state names, and those before it: their checkpoints may be there."""
+        """Keep the files of a saved state and of those before: their checkpoints may be there."""
         for names in (*state.get("before", ()), state["files"]):  # earlier versions told none
             self._named.append(set(names))
 

@@ -1,4 +1,4 @@
-"""What a run asks of its environments, beside Gymnasium's methods, and of those who make them."""
+"""The contract of a run with its environments, beside Gymnasium's, and with their makers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -28,18 +28,18 @@ class Environments(VectorEnv):
         return {}
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of pretrained weights that decide what is shown or paid."""
+        """Return the sha256 of pretrained weights that observations or rewards depend on."""
         return {}
 
     def cues(self) -> Sequence[Any] | np.ndarray | None:
-        """Return what each shows now that is to be remembered, a number from 0 on.  N
+        """Return the thing to be remembered that each shows now, a number from 0 on.  N
 
         -1 or None stand for nothing; None alone: these environments have no cues.
         """
         return None
 
     def running(self) -> Any:
-        """Return what `replay` needs to begin the running episodes; None: it cannot."""
+        """Return the running episodes for `replay`; None: they cannot be played again."""
         return None
 
     def replay(self, running: Any, actions: Sequence[np.ndarray]) -> bool:
@@ -56,7 +56,7 @@ class Environments(VectorEnv):
 
 
 class Wrapped(VectorWrapper, Environments):
-    """A wrapper that hands on all of this; a subclass changes what it changes.
+    """A wrapper that hands on all of this; a subclass overrides its own part.
 
     A vector environment that is none of `Environments` has their defaults.
     """

@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from utils.environments import State
-
 
 class Moments(NamedTuple):
     """Count n, mean, and sum of squared differences from it; numbers, or tensors by element."""
@@ -64,7 +62,7 @@ class RunningMeanVariance:
     def state_dict(self) -> dict[str, float]:
         return {"mean": self.mean, "variance": self.variance, "count": self.count}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.mean = float(state["mean"])
         self.variance = float(state["variance"])
         self.count = float(state["count"])
