@@ -53,6 +53,9 @@ NOT_ALWAYS_ASKED = {
     "observation_cache_mb": "where the environment shows images",
     "state_dependent_std": "where actions are numbers",
     "temperature": "of discrete actions, where it is not learned",
+    "target_entropy": "of discrete actions",
+    "suggester_max_tokens": "where a language model writes",
+    "suggester_temperature": "where a language model writes",
     "train_after_reward": "until the first reward",
 }
 
