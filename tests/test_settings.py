@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import models
 from models import agent_class
 from tests.bad_inputs.harness import in_one_line
-from tests.bad_inputs.test_fuzz import odd_values
+from tests.bad_inputs.test_bad_inputs import odd_values
 from tests.echo import EchoSettings
 from trainers.build import LEARNERS
 from trainers.ppo import PPO, PpoSettings

@@ -471,7 +471,7 @@ def enlist(
 ) -> dict[str, bool]:
     """Write into the user's list where a run leads; one that leads nowhere needs no place there.
 
-    Returns what run.json says where that cannot be done.
+    Returns an entry for run.json where that cannot be done.
     """
     values = dataclasses.asdict(config)
     leads_to = _leads_to(values, description)
