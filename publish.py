@@ -254,7 +254,7 @@ def card(
     place: str,
     has_curve: bool,
 ) -> str:
-    """Return the card: what a hub reads, scores, and how to play and train the agent."""
+    """Return the card: the head for a hub, scores, and how to play and train the agent."""
     from huggingface_hub import EvalResult, ModelCardData
 
     # One line each, and no Markdown or HTML: they may come from a run folder that was received.

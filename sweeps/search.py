@@ -74,7 +74,7 @@ class Space(NamedTuple):
         return [self.config({**first, name: kind}) for name, kind in kinds or [*first.items()][:1]]
 
     def described(self, metric: str) -> str:
-        """Return what a score depends on: one study cannot hold the trials of two searches."""
+        """Return all that a score depends on: one study cannot hold the trials of two searches."""
         given = sorted([*(f"{each.name}={each.value}" for each in self.fixed), *self.overrides])
         return f"{metric} of {self.ranges} with {given}"
 

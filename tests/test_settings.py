@@ -21,7 +21,7 @@ from models.memories.gpt import POSITIONS
 from rewards import CURIOSITIES
 from rewards.suggesters import SUGGESTERS
 from tests.bad_inputs.harness import in_one_line
-from tests.bad_inputs.test_fuzz import odd_values
+from tests.bad_inputs.test_bad_inputs import odd_values
 from tests.echo import EchoSettings
 from trainers import ellm_dqn
 from trainers.parts import LEARNERS

@@ -472,7 +472,7 @@ def enlist(
 ) -> dict[str, bool]:
     """Write into the user's list where a run leads; one that leads nowhere needs no place there.
 
-    Returns what run.json says where that cannot be done.
+    Returns an entry for run.json where that cannot be done.
     """
     values = config.as_dict()
     leads_to = _leads_to(values, description)

@@ -1,10 +1,12 @@
 """Bad inputs through the command lines: one line, status 2, nothing written, nothing run."""
 
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
@@ -32,13 +34,25 @@ from tests.bad_inputs.gallery import (
     XL,
 )
 from tests.bad_inputs.harness import refused, settings
-from tests.bad_inputs.spoiling import BYTES, Change, Trial, places_in, read
+from tests.bad_inputs.spoiling import (
+    a_folder,
+    emptied,
+    endless,
+    flipped,
+    halved,
+    locked,
+    read_only,
+    removed,
+    run_spoiled,
+    value,
+)
 from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import load_checkpoint
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.run_folder import check_run_id
+from utils.settings import all_settings
 
 property_test = examples(max_examples=100, deadline=None, database=None, derandomize=True)
 LONG, ZERO, BIG = "x" * 5000, "a\0b", "9" * 5000
@@ -193,83 +207,87 @@ CONTRADICTIONS = (
     (CNN | {"env": "popgym-RepeatFirstEasy-v0"}, "env_args={}", "env_processes=true"),
 )
 
-HELM_BEST = f"{HELM_GOOD}/ckpt_best.pt"
+HELM_BEST, HELM_LAST = f"{HELM_GOOD}/ckpt_best.pt", f"{HELM_UNFINISHED}/ckpt_last.pt"
 EVAL = ("eval", "--ckpt-path", HELM_BEST, "--n-episodes=1")
-LAYERS = ("analysis", "layers", HELM_BEST, "--n-episodes=1")
 RESUME = ("main", "--resume", HELM_UNFINISHED)
-WEIGHT = "agent heads.actor.0.weight"
 XL_CONFIG, BERT_CONFIG = f"{XL}/config.json", f"{BERT}/config.json"
-BERT_WEIGHT = "encoder.layer.1.output.dense.weight"
+WEIGHT, BERT_WEIGHT = "agent heads.actor.0.weight", "encoder.layer.1.output.dense.weight"
 WITH_XL, WITH_WORDS = (("main", *settings(**each)) for each in (HELM, SHELM))
 WITH_BERT = ("main", *settings(**(HELM | {"language_model": BERT})))
 WITH_PICTURES = ("main", *settings(**PICTURED, recognition_stimuli=PICTURES))
-# A command, a file, and how the values at some keys in it are changed.
-VALUES: list = [
-    (EVAL, HELM_BEST, "", "None", "in a list"),
-    (EVAL, HELM_BEST, "config", "None", "in a list", "text", "a number as key", "another key"),
-    (EVAL, HELM_BEST, "config seed", "removed", "in a list", "-1"),
-    (EVAL, HELM_BEST, "config model", "removed", "text", "above", "None", "a megabyte"),
-    (EVAL, HELM_BEST, "config env", "removed", "text", "above", "in a list", "text with signs"),
-    (EVAL, HELM_BEST, "config mem_len", "-1", "NaN", "nested", "2**63"),
-    (EVAL, HELM_BEST, "weights", "None", "text", "a number as key"),
-    (EVAL, HELM_BEST, "weights language_model", "text", "None"),
-    (EVAL, HELM_BEST, "env_steps", "text", "-1", "removed"),
-    (EVAL, HELM_BEST, "agent", "None", "text", "no dictionary", "another key", "in a list"),
-    (EVAL, HELM_BEST, WEIGHT, "removed", "flat", "text", "not finite", "an intruder"),
-    (EVAL, HELM_BEST, WEIGHT, "very large"),
-    (LAYERS, HELM_BEST, WEIGHT, "very large"),
-    ((*EVAL, "--random"), HELM_BEST, "config model", "above", "text"),
-    ((*EVAL, "--random"), HELM_BEST, "config env", "above"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "agent", "in a list"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "learner optimizer 4 exp_avg", "without a row"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "learner optimizer 0 step", "a megabyte"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "own random torch", "-1"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "own random numpy 2", "-1"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector env running seed", "-1"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector env actions", "very large"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector env lengths", "very large"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector scaling discounted", "true"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector episodes", "text"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector memory keys", "its first"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector n_episodes", "in a list"),
-    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "run seconds", "text"),
-    (WITH_XL, XL_CONFIG, "", "in a list", "None"),
-    (WITH_XL, XL_CONFIG, "n_layer", "removed", "text", "0", "2**63"),
-    (("prepare", *PREPARED), f"{XL}/vocab.bin", "", "an intruder", "0", "in a list"),
-    (WITH_BERT, BERT_CONFIG, "", "in a list"),
-    (WITH_BERT, BERT_CONFIG, "hidden_size", "removed", "text", "0", "2**63"),
-    (WITH_BERT, BERT_CONFIG, "hidden_act", "removed", "in a list"),
-    (WITH_BERT, BERT_CONFIG, "model_type", "removed", "in a list", "text"),
-    (WITH_BERT, f"{BERT}/model.safetensors", BERT_WEIGHT, "removed", "without a row", "not finite"),
-    (WITH_BERT, f"{BERT}/model.safetensors", "", "no dictionary"),
-    (WITH_WORDS, WORDS, "embeddings", "without a row", "flat", "its first", "not finite", "text"),
-    (WITH_WORDS, WORDS, "ids", "negative", "very large", "as float64"),
-    (WITH_WORDS, WORDS, "tokens", "without a row", "an intruder"),
-]
-BY_BERT = ("prepare", *(word.replace(XL, BERT) for word in PREPARED))
 EPISODE = f"{EPISODES}/good_ckpt_best_eval_sampled_2_episodes_seed_0_001.npz"
 WITH_EPISODE = ("analysis", "words", EPISODE, *settings(**SHELM))
-for _key in ("actions", "observations"):
-    VALUES += [(WITH_EPISODE, EPISODE, _key, "removed", "without a row", "without rows")]
-# A command, a file or folder of it, and how it is spoiled as a whole.
-WHOLES: list = [
-    (EVAL, HELM_BEST, "emptied", "cut", "beheaded", "a bit flipped", "/proc/self/mem", "locked"),
-    (EVAL, HELM_GOOD, "locked", "read-only"),
-    ((*EVAL, "--report"), HELM_GOOD, "read-only"),
-    (("main", "--config", GOOD), GOOD, "locked", "a folder", "a pipe", "/dev/zero"),
-    (("main", *settings(**TINY)), "experiments", "read-only"),
-    (("plot", HELM_GOOD), HELM_GOOD, "locked"),
-    (("plot", HELM_GOOD, "--output=folder/x.png"), "folder", "read-only"),
-    (("prepare", *PREPARED), "folder", "read-only", "locked"),
-    (WITH_PICTURES, PICTURES, "locked", "a folder", "a full folder"),
-    (WITH_PICTURES, f"{PICTURES}/00.png", "cut", "emptied"),
-    (WITH_XL, XL, "locked", "removed", "a folder"),
-    (WITH_XL, XL_CONFIG, "/proc/self/mem", "picture", "JSON, deep arrays", "JSON, truncated"),
-    (WITH_BERT, f"{BERT}/model.safetensors", "cut", "emptied", "picture", "removed"),
-    (BY_BERT, f"{BERT}/vocab.txt", "picture", "removed"),
-    (("main", *settings(**HELM_V2)), CLIP, "cut", "emptied"),
-    (WITH_WORDS, WORDS, "a bit flipped"),
-    (("plot", HELM_GOOD), f"{HELM_GOOD}/config.json", "JSON, array", "JSON, null", "JSON, latin-1"),
+
+
+def text(old):
+    return "a\n\x1b[31m\0b"
+
+
+def above(old):
+    return "../../../elsewhere"
+
+
+def minus_one(old):
+    return -1
+
+
+def in_a_list(old):
+    return [old]
+
+
+def vast(old):
+    return 2**63
+
+
+def without_a_row(old):
+    return old[:-1]
+
+
+def flat(old):
+    return old.reshape(-1)
+
+
+def not_finite(old):
+    return old * math.nan
+
+
+# A command, a file or folder of it, and how that is spoiled.
+SPOILED = [
+    *((EVAL, HELM_BEST, how) for how in (emptied, halved, flipped, locked, endless)),
+    *((EVAL, HELM_BEST, value("config model", how)) for how in (removed, text, above, in_a_list)),
+    *((EVAL, HELM_BEST, value("config env", how)) for how in (removed, text, above, in_a_list)),
+    *((EVAL, HELM_BEST, value("config mem_len", how)) for how in (minus_one, vast, text)),
+    *((EVAL, HELM_BEST, value("env_steps", how)) for how in (removed, text, minus_one)),
+    *((EVAL, HELM_BEST, value("agent", how)) for how in (removed, text, in_a_list)),
+    *((EVAL, HELM_BEST, value(WEIGHT, how)) for how in (removed, text, flat, not_finite)),
+    (EVAL, HELM_BEST, value("weights language_model", text)),
+    (EVAL, HELM_GOOD, locked),
+    ((*EVAL, "--report"), HELM_GOOD, read_only),
+    (RESUME, HELM_LAST, value("learner optimizer 4 exp_avg", without_a_row)),
+    (RESUME, HELM_LAST, value("own random torch", minus_one)),
+    (RESUME, HELM_LAST, value("collector env running seed", minus_one)),
+    (RESUME, HELM_LAST, value("collector episodes", text)),
+    (RESUME, HELM_LAST, value("collector n_episodes", in_a_list)),
+    (RESUME, HELM_LAST, value("run seconds", text)),
+    *((("main", "--config", GOOD), GOOD, how) for how in (locked, a_folder, endless)),
+    (("main", *settings(**TINY)), "experiments", read_only),
+    (("plot", HELM_GOOD), HELM_GOOD, locked),
+    (("plot", HELM_GOOD), f"{HELM_GOOD}/config.json", halved),
+    (("plot", HELM_GOOD, "--output=folder/x.png"), "folder", read_only),
+    (("prepare", *PREPARED), "folder", locked),
+    (WITH_PICTURES, PICTURES, locked),
+    (WITH_PICTURES, f"{PICTURES}/00.png", halved),
+    *((WITH_XL, XL, how) for how in (locked, removed, a_folder)),
+    *((WITH_XL, XL_CONFIG, value("n_layer", how)) for how in (removed, text, vast)),
+    *((WITH_BERT, BERT_CONFIG, value("hidden_size", how)) for how in (removed, text, vast)),
+    (WITH_BERT, BERT_CONFIG, value("model_type", in_a_list)),
+    *((WITH_BERT, f"{BERT}/model.safetensors", how) for how in (halved, removed)),
+    (WITH_BERT, f"{BERT}/model.safetensors", value(BERT_WEIGHT, not_finite)),
+    (("main", *settings(**HELM_V2)), CLIP, halved),
+    (WITH_WORDS, WORDS, flipped),
+    *((WITH_WORDS, WORDS, value("embeddings", how)) for how in (without_a_row, flat, not_finite)),
+    (WITH_WORDS, WORDS, value("ids", lambda old: -1 - old)),
+    *((WITH_EPISODE, EPISODE, value("actions", how)) for how in (removed, without_a_row)),
 ]
 
 
@@ -302,27 +320,64 @@ def test_settings_that_contradict_one_another_are_refused(in_gallery, capsys):
     assert not_refused(capsys, cases) == {}
 
 
-ROWS: list = []
-for _command, _path, _keys, *_hows in VALUES:
-    _where = tuple(int(key) if key.isdigit() else key for key in _keys.split())
-    ROWS += [(_command, _path, how, _where) for how in _hows]
-for _command, _path, *_hows in WHOLES:
-    ROWS += [(_command, _path, how, 500 if how in BYTES else None) for how in _hows]
+@pytest.mark.slow
+@pytest.mark.parametrize("row", SPOILED, ids=lambda row: f"{row[0][0]} {row[1]} {row[2].__name__}")
+def test_every_spoiled_file_is_refused(row, gallery):
+    outcome = run_spoiled(gallery, *row)
+    assert outcome.complaints() == [], outcome.err
+    assert outcome.status in (1, 2), outcome.out
+
+
+# Words of a command line. No slash comes from chance: they lead nowhere outside of the copy.
+ODD = (
+    *("", ".", "nowhere/x", GOOD, CLIP, HELM_GOOD, "/dev/null/x", "/dev/full", "/dev/zero", "~"),
+    *("--", "*", "x" * 300, "a\nb", "\ud800", "\x1b[31mx", "0", "-1", "1e999", "nan", "null"),
+    *("9" * 5000, str(2**63), "[" * 9999, "{}", "１"),
+)
+plain_text = st.text(max_size=30).filter(lambda text: not re.search(r"/|\.\.|~|\0", text))
+odd_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | plain_text | st.sampled_from(ODD),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain_text, inner, max_size=3),
+    max_leaves=5,
+)
+COSTLY = ("n_steps", "n_envs", "n_rollout_steps", "n_epochs", "n_batches", "mem_len")
+OPTIONS = {
+    ("main", *settings(**HELM)): ["--seed=", "--run-id=", "--resume=", "--config="],
+    ("eval", "--ckpt-path", HELM_GOOD, "--n-episodes=1"): ["--seed=", "--device=", "--var="],
+    ("plot", "experiments"): ["--by=", "--metric=", "--axis=", "--output="],
+    ("sweep", *settings(**TINY), "--dry-run"): ["--seeds=", "--name=", "--cpus=", "--var="],
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0][0]} {row[1]} {row[3]} {row[2]}")
-def test_every_spoiled_file_is_refused(row, gallery):
-    command, path, how, where = row
-    if isinstance(where, tuple):
-        assert where in set(places_in(read(gallery / path))), "there is nothing to spoil"
-    outcome = Trial(command, [Change(path, how, where)]).run(gallery)
-    assert outcome.complaints() == [], outcome.err
-    assert outcome.status in (1, 2), outcome.out
-    if how in ("locked", "read-only", "/proc/self/mem"):
-        # A file in a folder that may not be entered looks like a missing one.
-        told = ("Permission denied", "no permission", "Input/output error", path)
-        assert any(words in outcome.err for words in told), outcome.err
+def test_no_program_fails_on_generated_words(gallery, request):
+    n_examples = request.config.getoption("--examples")
+    by_setting = [f"--var={name}=" for name in sorted(all_settings()) if name not in COSTLY]
+    option = st.sampled_from(sorted(OPTIONS)).flatmap(
+        lambda command: st.tuples(
+            st.just(command),
+            st.sampled_from([*OPTIONS[command], *(by_setting if command[0] == "main" else [])]),
+            odd_values,
+        )
+    )
+
+    @examples(
+        max_examples=n_examples or 30,
+        deadline=None,
+        database=None,
+        derandomize=n_examples is None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],  # shrinking a hanging one would take very long
+    )
+    @given(drawn=option)
+    def one(drawn):
+        command, name, odd = drawn
+        word = odd if isinstance(odd, str) else json.dumps(odd)
+        command = (*command, f"{name}{word}".replace("\0", "\\0"))
+        outcome = run_spoiled(gallery, command, ".", lambda path: None)
+        assert outcome.complaints() == [], outcome.err
+
+    one()
 
 
 def test_an_episode_that_the_ring_cannot_hold_ends_the_run_in_one_line(in_empty_folder, capsys):
