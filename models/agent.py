@@ -129,6 +129,17 @@ class SequenceBatch(NamedTuple):
     terminated: Tensor
     mask: Tensor
 
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors, those of the observations first; these are whole ones, without rows."""
+        assert self.observations.rows is None, "sequences from replay are all of their observations"
+        return [*self.observations.stored.tensors().values(), *self[1:]]
+
+    @classmethod
+    def of(cls, kinds: Sequence[str], tensors: Sequence[Tensor]) -> "SequenceBatch":
+        """Return a batch of `tensors`, whose observations are of these kinds."""
+        shown = Observations(**dict(zip(kinds, tensors, strict=False)))
+        return cls(ObservationBatch(shown), *tensors[len(kinds) :])
+
     @property
     def action_masks(self) -> Tensor | None:
         """[T+1, B, A] bool"""
@@ -186,6 +197,8 @@ class Agent(nn.Module, ABC):
         sequential: Whether learning needs whole sequences.
         n_context: Steps before a sequence that learning must see again.
         draws_actions: Whether `act` draws from a policy, or takes the action of the highest value.
+        recordable: Whether learning from a batch is work on tensors alone, which a GPU can repeat
+            as a CUDA graph: the host looks at no number, and nothing in Python changes.
     """
 
     reads: ClassVar[tuple[type[Part], ...]] = ()
@@ -193,6 +206,7 @@ class Agent(nn.Module, ABC):
     sequential: bool = False
     n_context: int = 0
     draws_actions: bool = True
+    recordable: ClassVar[bool] = False
     reader: ObservationPreprocessor
 
     @abstractmethod

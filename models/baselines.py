@@ -123,6 +123,7 @@ class CnnAgent(MemoryAgent):
     memory_class = memories.NoMemory
     channels = LARGE
     sequential = False
+    recordable = True
 
     def encoder_width(self, config: Any) -> int:
         return N_FEATURES_NO_MEMORY if self.reader.image_shape else N_FEATURES_NO_MEMORY_NO_IMAGES

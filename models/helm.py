@@ -132,6 +132,8 @@ class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
 class LanguageMemoryAgent(ActorCriticAgent):
     """The HELM family: a language model as memory, beside a trained encoder."""
 
+    recordable = True
+
     def __init__(
         self, config: LanguageMemorySettings, observation_space: Space, action_space: Space
     ) -> None:

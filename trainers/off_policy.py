@@ -42,8 +42,9 @@ from trainers.sequence_replay import (
     example_episode,
     step_tensors,
 )
+from utils.cuda_graphs import CheckedGraph
 from utils.errors import NotFiniteError
-from utils.saved_state import check_like, load_moments, moments, with_moments
+from utils.saved_state import check_like, load_moments, moments, moments_of, with_moments
 from utils.settings import Config, setting
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
@@ -99,6 +100,8 @@ class OffPolicyLearner(Learner):
 
     Attributes:
         logged: The names of the metrics of a gradient step, without "train/".
+        records: Whether `learn` is work on tensors alone, which a GPU can repeat as a CUDA graph: the
+            host looks at no number, and nothing in Python changes.
         target: The target network.
         groups: The parameters of each optimiser, by its name.
         beside: Trained tensors that belong to no network.
@@ -115,6 +118,7 @@ class OffPolicyLearner(Learner):
     logged: ClassVar[tuple[str, ...]]
     takes_reward = True
     counts = COUNTS
+    records: ClassVar[bool] = False
     agent: OffPolicyAgent
     target: nn.Module
 
@@ -134,6 +138,8 @@ class OffPolicyLearner(Learner):
         self._n_observed = 0  # steps of each environment since the last update
         self._means = MeanMetrics()  # of the update under way
         self._waiting: list[Tensor] = []  # metrics [M] of its last steps, still on the device
+        self._graph: CheckedGraph | None = None
+        self._shapes: list[torch.Size] = []  # of the last sequences before there is one
         self._timed: list[float] = []  # seconds of the run's first gradient steps
 
     @abstractmethod
@@ -151,7 +157,10 @@ class OffPolicyLearner(Learner):
         fused: bool | None = True,
     ) -> None:
         self.groups[name] = group = [p for p in parameters if p.requires_grad]
-        self.optimizers[name] = with_moments(torch.optim.Adam(group, lr=learning_rate, fused=fused))
+        on_gpu = self.agent.device.type == "cuda"  # there steps can be recorded
+        self.optimizers[name] = with_moments(
+            torch.optim.Adam(group, lr=learning_rate, fused=on_gpu or fused, capturable=on_gpu)
+        )
 
     def gradient_step(
         self, name: str, loss: Tensor, parts: Mapping[str, Iterable[Tensor]]
@@ -161,7 +170,8 @@ class OffPolicyLearner(Learner):
         loss.backward()
         self.ranks.average_gradients(self.groups[name])
         norms = {
-            f"{part}_grad_norm": mean_grad_norm(parameters) for part, parameters in parts.items()
+            f"{part}_grad_norm": mean_grad_norm(parameters, self.agent.device)
+            for part, parameters in parts.items()
         }
         self.optimizers[name].step()
         return norms
@@ -245,9 +255,8 @@ class OffPolicyLearner(Learner):
         assert self.replay is not None, "gradient steps are owed for episodes in replay"
         n_sequences = self.ranks.part_of(self.config.batch_size)
         sequences, rewarded = self._rewarded(self.replay.sample(n_sequences))
-        logged = self.learn(sequences) | rewarded
-        # The norm of no gradients lies on the CPU.
-        row = torch.stack([logged[name].to(self.agent.device) for name in self._names])
+        logged = (self._replayed(sequences) or self.learn(sequences)) | rewarded
+        row = torch.stack([logged[name] for name in self._names])
         self._waiting.append(row)
         self.n_taken += 1
         if self.n_updates + self.n_taken <= TIMED:
@@ -345,6 +354,34 @@ class OffPolicyLearner(Learner):
         is_so = self.n_explored + self.n_warmup_steps == n_steps
         if not is_so or min(counts.values()) < 0 or max(counts.values()) > most:
             raise ValueError(f"counts: not those of {n_steps:,} steps")
+
+    def _replayed(self, sequences: SequenceBatch) -> dict[str, Tensor] | None:
+        """Return the metrics of a gradient step as a CUDA graph; None where there is none.
+
+        It is that of the first sequences that have the shapes of those before them.
+        """
+        is_alone = self.ranks.size == 1 and not self.agent.reader.n_texts
+        if not (self.records and is_alone and self.agent.device.type == "cuda"):
+            return None
+        tensors = sequences.tensors()
+        if self._graph is None:
+            shapes = [each.shape for each in tensors]
+            are_alike, self._shapes = shapes == self._shapes, shapes
+            if not are_alike:
+                return None
+            kinds = list(sequences.observations.stored.tensors())
+
+            def work(*tensors: Tensor) -> list[Tensor]:
+                logged = self.learn(SequenceBatch.of(kinds, tensors))
+                return [logged[f"train/{name}"] for name in self.logged]
+
+            own = [*self.agent.parameters(), *self.target.parameters(), *self.beside.values()]
+            state = [own, *moments_of(self.optimizers.values())]
+            self._graph = CheckedGraph("updates", work, tensors, state)
+        if not self._graph.fits(tensors):
+            return None
+        names = (f"train/{name}" for name in self.logged)
+        return dict(zip(names, self._graph(*tensors), strict=True))
 
     def _rewarded(self, sequences: SequenceBatch) -> tuple[SequenceBatch, dict[str, Tensor]]:
         # Replay holds the environments' own: all of a batch are scaled by the same statistics.

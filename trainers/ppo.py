@@ -5,7 +5,7 @@ Fill a rollout of T steps, estimate advantages, pass over it a few times in mini
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,9 +17,10 @@ from models.observations import AgentInput
 from trainers.learner import Learner, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
+from utils.cuda_graphs import CheckedGraph
 from utils.errors import NotFiniteError
 from utils.running_statistics import RunningMeanVariance
-from utils.saved_state import check_steps, load_moments, moments, with_moments
+from utils.saved_state import check_steps, load_moments, moments, moments_of, with_moments
 from utils.settings import Config, setting
 
 MOST_SAMPLES = 2**24
@@ -113,9 +114,46 @@ class PpoSettings(ScheduleSettings):
 
 
 class Coefficients(NamedTuple):
-    learning_rate: float
-    ent_coef: float
-    clip_range: float
+    """Numbers, or where the step is a CUDA graph float32 tensors []."""
+
+    learning_rate: float | Tensor
+    ent_coef: float | Tensor
+    clip_range: float | Tensor
+
+
+class RecordedMinibatch:
+    """A minibatch's gradient step as a CUDA graph, the drawing of its samples included.
+
+    `rollout` is a copy of the one to learn from, whose tensors stay in their places. `learn` maps a
+    batch and coefficients to metrics, changing `state`.
+    """
+
+    def __init__(
+        self,
+        learn: Callable[[Batch, Coefficients], dict[str, Tensor]],
+        rollout: Rollout,
+        state: Sequence[Sequence[Tensor]],
+    ) -> None:
+        self.learn, self.rollout, self.state = learn, rollout, state
+        self.names: list[str] = []
+        self.graph: CheckedGraph | None = None
+
+    @property
+    def works(self) -> bool:
+        return self.graph is None or self.graph.works
+
+    def __call__(self, samples: Tensor, now: Coefficients) -> dict[str, Tensor]:
+        # Coefficients follow their schedules, so they lie on the device, too.
+        inputs = samples, torch.tensor(now).to(samples.device)
+        if self.graph is None:
+            self.graph = CheckedGraph("updates", self._work, inputs, self.state)
+        (row,) = self.graph(*inputs)
+        return dict(zip(self.names, row.unbind(), strict=True))
+
+    def _work(self, samples: Tensor, now: Tensor) -> list[Tensor]:
+        logged = self.learn(self.rollout.batch(samples), Coefficients(*now.unbind()))
+        self.names = list(logged)
+        return [torch.stack([*logged.values()])]
 
 
 class PPO(Learner):
@@ -137,7 +175,12 @@ class PPO(Learner):
         check_rollout_fits(n_envs, config.n_rollout_steps, shape, config.device)
         self.optimizer = with_moments(
             torch.optim.AdamW(
-                self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
+                self.parameters,
+                lr=config.learning_rate,
+                eps=1e-8,
+                weight_decay=0.01,
+                fused=True,
+                capturable=agent.device.type == "cuda",
             )
         )
         # A whole number but for the last rollout, which may be longer than the rest of the run.
@@ -147,6 +190,7 @@ class PPO(Learner):
         self.rollout: Rollout | None = None
         self.past: ContextWindow | None = None
         self._memory_is_stale = self._has_noticed = False
+        self._graph: RecordedMinibatch | None = None
 
     @staticmethod
     def validate_config(config: PpoSettings, agent: type[Agent]) -> list[str]:
@@ -238,8 +282,7 @@ class PPO(Learner):
         rollout.estimate(config.gamma, config.gae_lambda)
 
         now = self.coefficients(progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = now.learning_rate
+        graph = self._recorded_minibatch(rollout) if self._may_record else None
 
         # Several passes, each in an order of its own: of steps, or of sequences from a start on.
         logged: list[dict[str, Tensor]] = []
@@ -248,8 +291,12 @@ class PPO(Learner):
         for epoch in range(config.n_epochs):
             orders.append(torch.randperm(n_shown) if permutations is None else permutations[epoch])
             first = len(logged)
-            for batch in self._minibatches(rollout, orders[-1]):
-                logged.append(self._learn(batch, now))
+            if graph is not None and graph.works:
+                logged += [graph(samples, now) for samples in self._samples(orders[-1])]
+            else:
+                logged += [
+                    self._learn(batch, now) for batch in self._minibatches(rollout, orders[-1])
+                ]
             # The policy may already be too far from the one that acted. All ranks stop together.
             if config.target_kl is not None:
                 kl = torch.stack([row["train/approx_kl"] for row in logged[first:]]).mean().item()
@@ -329,11 +376,13 @@ class PPO(Learner):
             of(config.clip_range, 0.0, config.clip_decay),
         )
 
+    def _samples(self, order: Tensor) -> Sequence[Tensor]:
+        return order.to(self.agent.device).split(len(order) // self.config.n_batches)
+
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
         config, ranks = self.config, self.ranks
         if not self.agent.sequential:
-            samples = order.to(self.agent.device)
-            return map(rollout.batch, samples.split(len(order) // config.n_batches))
+            return map(rollout.batch, self._samples(order))
         if ranks.size == 1:
             return map(rollout.sequence_batch, order.split(config.sequences_per_batch))
         # Ranks have cut different numbers of sequences, and each minibatch needs some of each rank.
@@ -341,7 +390,24 @@ class PPO(Learner):
         n_batches = min(ranks.all_reduce_max(wanted)[0], ranks.least(len(order)))
         return map(rollout.sequence_batch, order.tensor_split(n_batches))
 
+    @property
+    def _may_record(self) -> bool:
+        # A graph repeats one work without the host: on minibatches of one size, which no other rank
+        # and no running deviation has a part in, and without texts, which the host looks up.
+        is_alone = self.ranks.size == 1 and not self.config.adv_norm
+        is_on_gpu = self.agent.device.type == "cuda"
+        return is_on_gpu and is_alone and self.agent.recordable and not self.agent.reader.n_texts
+
+    def _recorded_minibatch(self, rollout: Rollout) -> "RecordedMinibatch":
+        if self._graph is None:
+            state = [self.parameters, *moments_of([self.optimizer])]
+            self._graph = RecordedMinibatch(self._learn, rollout.without_surroundings(), state)
+        self._graph.rollout.take(rollout)
+        return self._graph
+
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
+        for group in self.optimizer.param_groups:
+            group["lr"] = now.learning_rate
         loss, logged = self.loss(batch, self.agent.evaluate(batch), now)
 
         # Ranks average their gradients before these are clipped, so that all take the same step.

@@ -62,6 +62,7 @@ class Tempered(OffPolicyLearner):
 
     reads = (SacSettings,)
     networks = "SAC"
+    records = True
     config: SacSettings
 
     def begin_temperature(self, log_first: Tensor) -> None:
@@ -154,7 +155,7 @@ class SAC(Tempered, ActorCriticLearner):
 
         # target <- (1 - tau) target + tau critics
         follow(self.target, self.critic, config.tau)
-        alpha = torch.as_tensor(self.temperature, device=agent.device)
+        alpha = torch.zeros((), device=agent.device) + self.temperature
         logged |= {"actor_loss": actor_loss, "entropy": entropy, "temperature": alpha}
         return {f"train/{name}": logged[name].detach() for name in self.logged}
 
@@ -192,6 +193,7 @@ class SAC(Tempered, ActorCriticLearner):
 class ContinuousSAC(Tempered, TwinCriticLearner):
     """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905)."""
 
+    records = False  # the host looks whether the actions drawn are finite, and counts the steps
     logged = (*TwinCriticLearner.logged, "entropy", "temperature")
 
     def __init__(self, config: SacSettings, agent: Any, *joined: Any) -> None:
@@ -221,7 +223,7 @@ class ContinuousSAC(Tempered, TwinCriticLearner):
 
     def after_policy(self, log_probs: Tensor, mask: Tensor) -> dict[str, Tensor]:
         entropy = -masked_mean(log_probs.detach(), mask)
-        alpha = torch.as_tensor(self.temperature, device=self.agent.device)
+        alpha = torch.zeros((), device=self.agent.device) + self.temperature
         if self.config.learn_temperature:
             self.temperature_step(-float(self.agent.n_actions), entropy)
         return {"entropy": entropy, "temperature": alpha}
