@@ -15,6 +15,7 @@ from gymnasium.spaces import Space, flatdim
 from torch import Tensor, nn
 
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
+from utils.cuda_graphs import is_recorded
 from utils.errors import RunError
 from utils.settings import Part, setting
 
@@ -130,7 +131,7 @@ class SequenceBatch(NamedTuple):
     mask: Tensor
 
     def tensors(self) -> list[Tensor]:
-        """Return all tensors, those of the observations first; these are whole ones, without rows."""
+        """Return all tensors, those of the observations first, which have no `rows`."""
         assert self.observations.rows is None, "sequences from replay are all of their observations"
         return [*self.observations.stored.tensors().values(), *self[1:]]
 
@@ -197,8 +198,8 @@ class Agent(nn.Module, ABC):
         sequential: Whether learning needs whole sequences.
         n_context: Steps before a sequence that learning must see again.
         draws_actions: Whether `act` draws from a policy, or takes the action of the highest value.
-        recordable: Whether learning from a batch is work on tensors alone, which a GPU can repeat
-            as a CUDA graph: the host looks at no number, and nothing in Python changes.
+        recordable: Whether `choose` and learning from a batch are work on tensors alone, which a
+            GPU can repeat as a CUDA graph: the host looks at no number, nothing in Python changes.
     """
 
     reads: ClassVar[tuple[type[Part], ...]] = ()
@@ -280,6 +281,19 @@ class ActorCriticAgent(Agent):
     @abstractmethod
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return log-probabilities, values and entropy of a batch, with gradients."""
+
+    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
+        """Read one step into the memory; return what `choose` needs of it.  [N, ...]
+
+        A recordable agent acts by `choose` on what it recalls.
+        """
+        raise NotImplementedError
+
+    def choose(
+        self, context: Tensor, observations: Observations, deterministic: bool = False
+    ) -> Step:
+        """Choose actions, given what was recalled."""
+        raise NotImplementedError
 
     def refresh(
         self, past: Observations, is_first: Tensor, context: Tensor, memory: Memory
@@ -383,6 +397,9 @@ def allowed(scores: Tensor, action_masks: Tensor | None) -> Tensor:
 
 def sample_actions(probabilities: Tensor) -> Tensor:
     """Sample an action for each row of probabilities [N, A]; RunError if one is not finite.  [N]"""
+    if is_recorded(probabilities):  # PyTorch's way, but for its look; updates tell what is not
+        drawn = probabilities / torch.empty_like(probabilities).exponential_()
+        return drawn.argmax(-1)
     try:
         return torch.multinomial(probabilities, 1).squeeze(-1)
     except RuntimeError:

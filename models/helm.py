@@ -171,14 +171,23 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def initial_memory(self, n_envs: int) -> Memory:
         return self.language.initial(n_envs)
 
-    @torch.no_grad()
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        context = self.language.summary(self.language.step(percept, memory, advance))
+        context = self.recall(percept, memory, advance)
+        return self.choose(context, percept.observations, deterministic)
+
+    @torch.no_grad()
+    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
+        return self.language.summary(self.language.step(percept, memory, advance))
+
+    @torch.no_grad()
+    def choose(
+        self, context: Tensor, observations: Observations, deterministic: bool = False
+    ) -> Step:
         hidden = self.readout(context)
-        features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
-        step = self.heads.step(features, context, deterministic, percept.observations.action_masks)
+        features = torch.cat((hidden, self.query_encoder(observations)), dim=-1)
+        step = self.heads.step(features, context, deterministic, observations.action_masks)
         return step._replace(remembered=hidden)
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
@@ -462,7 +471,10 @@ class LanguageMemory(nn.Module):
         return language_model | self.to_language.fingerprints()
 
     def _encoded(self, percept: AgentInput) -> Tensor:
-        return self.cache(self.to_language.seen(percept.observations))
+        seen = self.to_language.seen(percept.observations)
+        if seen.is_cuda and self.to_language.is_quick:
+            return self.to_language(self.to_language.prepared(seen))
+        return self.cache(seen)
 
 
 class NoReadOut(nn.Module):

@@ -155,6 +155,7 @@ def pretended_gpu():
             (torch, "tensor", made(torch.tensor)),
             (torch, "as_tensor", made(torch.as_tensor)),
             (torch.Tensor, "to", moved),
+            (torch.cuda, "is_current_stream_capturing", lambda: bool(recording)),
             (torch.cuda, "get_rng_state", torch.get_rng_state),
             (torch.cuda, "set_rng_state", torch.set_rng_state),
             (cuda_graphs, "recorded", repeated),

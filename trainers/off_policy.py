@@ -100,8 +100,8 @@ class OffPolicyLearner(Learner):
 
     Attributes:
         logged: The names of the metrics of a gradient step, without "train/".
-        records: Whether `learn` is work on tensors alone, which a GPU can repeat as a CUDA graph: the
-            host looks at no number, and nothing in Python changes.
+        records: Whether `learn` is work on tensors alone, which a GPU can repeat as a CUDA graph:
+            the host looks at no number, and nothing in Python changes.
         target: The target network.
         groups: The parameters of each optimiser, by its name.
         beside: Trained tensors that belong to no network.
@@ -145,6 +145,10 @@ class OffPolicyLearner(Learner):
     @abstractmethod
     def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         """Take one gradient step and return its metrics."""
+
+    def learn_quickly(self, sequences: SequenceBatch) -> dict[str, Tensor]:
+        """Take one gradient step, where it can be as a CUDA graph."""
+        return self._replayed(sequences) or self.learn(sequences)
 
     def explore(self, step: Step, percept: AgentInput) -> Step:
         return step
@@ -255,7 +259,7 @@ class OffPolicyLearner(Learner):
         assert self.replay is not None, "gradient steps are owed for episodes in replay"
         n_sequences = self.ranks.part_of(self.config.batch_size)
         sequences, rewarded = self._rewarded(self.replay.sample(n_sequences))
-        logged = (self._replayed(sequences) or self.learn(sequences)) | rewarded
+        logged = self.learn_quickly(sequences) | rewarded
         row = torch.stack([logged[name] for name in self._names])
         self._waiting.append(row)
         self.n_taken += 1

@@ -7,13 +7,14 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step
-from models.observations import AgentInput
+from models.observations import AgentInput, Observations
 from trainers.learner import Learner, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
@@ -121,6 +122,30 @@ class Coefficients(NamedTuple):
     clip_range: float | Tensor
 
 
+class RecordedChoice:
+    """An agent's choice of actions as a CUDA graph."""
+
+    def __init__(self, choose: Callable[[Tensor, Observations], Step]) -> None:
+        self.choose = choose
+        self.graph: CheckedGraph | None = None
+        self.kinds: list[str] = []  # of observations
+        self.names: list[str] = []  # of the fields of a step
+
+    def __call__(self, context: Tensor, observations: Observations) -> Step:
+        shown = observations.tensors()
+        if self.graph is None:
+            self.kinds = list(shown)
+            self.graph = CheckedGraph("acting", self._work, [context, *shown.values()])
+        found = self.graph(context, *shown.values())
+        return Step(context=context, **dict(zip(self.names, found, strict=True)))
+
+    def _work(self, context: Tensor, *shown: Tensor) -> list[Tensor]:
+        step = self.choose(context, Observations(**dict(zip(self.kinds, shown, strict=True))))
+        fields = step._replace(context=None)._asdict()
+        self.names = [name for name, each in fields.items() if each is not None]
+        return [fields[name] for name in self.names]
+
+
 class RecordedMinibatch:
     """A minibatch's gradient step as a CUDA graph, the drawing of its samples included.
 
@@ -191,6 +216,7 @@ class PPO(Learner):
         self.past: ContextWindow | None = None
         self._memory_is_stale = self._has_noticed = False
         self._graph: RecordedMinibatch | None = None
+        self._choose = RecordedChoice(agent.choose)
 
     @staticmethod
     def validate_config(config: PpoSettings, agent: type[Agent]) -> list[str]:
@@ -218,6 +244,8 @@ class PPO(Learner):
         if self._memory_is_stale and self.past is not None:
             self.agent.refresh(*self.past, memory)
         self._memory_is_stale = False
+        if self._may_record:
+            return self._choose(self.agent.recall(percept, memory), percept.observations)
         return self.agent.act(percept, memory)
 
     def observe(self, transition: Transition) -> None:
@@ -390,7 +418,7 @@ class PPO(Learner):
         n_batches = min(ranks.all_reduce_max(wanted)[0], ranks.least(len(order)))
         return map(rollout.sequence_batch, order.tensor_split(n_batches))
 
-    @property
+    @cached_property
     def _may_record(self) -> bool:
         # A graph repeats one work without the host: on minibatches of one size, which no other rank
         # and no running deviation has a part in, and without texts, which the host looks up.

@@ -35,6 +35,11 @@ def recorded(work: Callable[[], list[Tensor]]) -> Callable[[], list[Tensor]]:
     return replay
 
 
+def is_recorded(tensor: Tensor) -> bool:
+    """Whether work on a tensor is being recorded now, so that the host may not look at it."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def largest_difference(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
     """Return the largest difference as a share of the largest number; equal NaNs are equal."""
     one, other = (

@@ -15,7 +15,7 @@ HIDDEN = tl.constexpr(-1e30)  # a score without weight: infinities would give no
 
 
 @triton.jit
-def attend_kernel(
+def attend_kernel(  # noqa: PLR0913
     qkv,
     keys,
     values,
