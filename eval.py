@@ -20,15 +20,15 @@ from analysis.page import FORMATS, page_of, write_movies
 from analysis.run_data import aligned
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
-from trainers.evaluation import MOST_ENVS, Episode, evaluate, saliency, task_settings
+from trainers.evaluation import Episode, evaluate, saliency, task_settings
 from utils.command_line import Parser, add_trust, add_var, run_program, whole_number
 from utils.errors import UserError, escape, one_line
 from utils.files import check_file, check_writable, folder_name
 from utils.hub import HubError, check_repository_name, hub_snapshot
 from utils.loggers import FILE as METRICS
 from utils.run_folder import DESCRIPTION, SETTINGS, write_json
-from utils.seeding import evaluation_seed, seed_everything
-from utils.settings import MOST_SEED, Config, installed, networks_of
+from utils.seeding import N_HELD_OUT, N_TOGETHER, evaluation_seed, seed_everything
+from utils.settings import Config, installed, networks_of
 
 EPISODES = Path("episodes")
 MOST_EPISODES = 1_000_000
@@ -52,7 +52,7 @@ def run(argv: Sequence[str] | None) -> None:
 
 def play(path: Path, arguments: argparse.Namespace) -> None:
     checkpoint = load_checkpoint(path)
-    n_envs = min(arguments.n_episodes, MOST_ENVS)
+    n_envs = min(arguments.n_episodes, N_TOGETHER)
     acting = arguments.device, arguments.trust, arguments.var, arguments.random
     config = player_config(checkpoint, path, n_envs, *acting)
     installed().check_env(config.env)
@@ -192,8 +192,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     place = "a run folder, a checkpoint, or hub:OWNER/NAME[@REVISION] for a published one"
     add("--ckpt-path", metavar="PLACE", required=True, help=place)
     add("--n-episodes", metavar="N", type=whole_number(1, MOST_EPISODES), default=10)
-    seeds = "of the episodes and the drawn actions; no seed gives episodes of the training (0)"
-    add("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0, help=seeds)
+    seeds = "first episode to play, of those that no training meets; seeds the actions, too (0)"
+    add("--seed", metavar="N", type=whole_number(0, N_HELD_OUT - 1), default=0, help=seeds)
     add("--device", default="auto", help="auto, cpu or cuda (default auto)")
     policy = parser.add_mutually_exclusive_group().add_argument
     policy("--greedy", action="store_true", help="take the most probable action, do not sample")

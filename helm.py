@@ -59,8 +59,8 @@ from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
-from utils.seeding import evaluation_seed, seed_everything, streams_kept
-from utils.settings import MOST_SEED, NOTHING, Config, shown
+from utils.seeding import N_HELD_OUT, evaluation_seed, seed_everything, streams_kept
+from utils.settings import NOTHING, Config, shown
 from utils.user_modules import give_back_programs
 
 give_back_programs()
@@ -221,12 +221,12 @@ def evaluate(
 ) -> list[Played]:
     """Play one episode of each seed with the agent of a run; no random stream of yours moves.
 
-    No seed leads to an episode of a training. That of seed N is the one that
-    `eval.py --seed N --n-episodes 1` plays.
+    They are held out: no training meets one. `eval.py --seed N --n-episodes M` plays those from N
+    to N + M - 1, and evaluations while training play the first 256.
 
     Args:
         run: A run folder (its best agent is loaded) or a checkpoint.
-        seeds: Whole numbers from 0 on.
+        seeds: Whole numbers from 0 to 65,535.
         env: Instead of the run's environment, as for `load`.
         settings: Other settings of the environment; `env_args` is merged with the run's.
         greedy: Take the most probable actions instead of drawing them.
@@ -239,12 +239,12 @@ def evaluate(
     wrong: list[object] = [
         each
         for each in numbers
-        if not isinstance(each, int | np.integer) or not 0 <= each <= MOST_SEED
+        if not isinstance(each, int | np.integer) or not 0 <= each < N_HELD_OUT
     ]
     if wrong or not numbers:
         told = f"{shown(wrong[0])} is no seed" if wrong else "there is none"
         raise UserError(
-            f"seeds: {told}. Give whole numbers from 0 to {MOST_SEED}, such as range(100)"
+            f"seeds: {told}. Give whole numbers from 0 to {N_HELD_OUT - 1}, such as range(100)"
         )
     played = []
     with (

@@ -19,7 +19,7 @@ from models.memories.check import CHECKS, examine, title, told_of
 from utils.command_line import Parser, add_trust, add_var, finite_number, run_program, whole_number
 from utils.errors import RunError, UserError
 from utils.files import check_writable
-from utils.settings import MOST_SEED
+from utils.seeding import N_HELD_OUT
 
 EPILOG = """SOURCE is a run folder or checkpoint: its agent plays; or episodes of eval.py, files or
 a folder; or both: that agent looks at those episodes. Without SOURCE a random agent plays, and
@@ -35,7 +35,7 @@ python -m analysis attention experiments/HELM/MiniGrid-KeyCorridorS3R1-v0/seed=0
 python -m analysis lengths experiments/*/TMazePassive-v0
 python -m analysis goals experiments/*/CrafterText-v0
 python -m analysis scoreboard experiments docs/scoreboard.csv
-python -m analysis probe experiments/*/TMazePassive-v0 --untrained
+python -m analysis probe experiments/*/TMazePassive-v0
 python -m analysis check my_agents:MyMemory
 """
 ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], AnalysisResult]]] = {
@@ -74,7 +74,6 @@ ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], AnalysisResult]]] 
             asked.n_episodes,
             asked.random_share,
             asked.seed,
-            asked.untrained,
             asked.trust,
         ),
     ),
@@ -147,7 +146,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             command.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help=runs)
         add_own_options(command.add_argument, name)
         if name in EPISODES or name == "probe":
-            command.add_argument("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
+            command.add_argument(
+                "--seed", metavar="N", type=whole_number(0, N_HELD_OUT - 1), default=0
+            )
             add_trust(command)
         output = Path("analysis_output")
         command.add_argument("--output", metavar="FOLDER", type=Path, default=output)
@@ -185,8 +186,6 @@ def add_own_options(add: Callable[..., object], name: str) -> None:
         add("--n-episodes", metavar="N", type=n_episodes, default=probe.EPISODES, help=episodes)
         at_random = "share of actions drawn at random in the place of the agent's (0)"
         add("--random-share", metavar="P", type=finite_number(0, 1), default=0.0, help=at_random)
-        twin = "let a fresh agent of the same settings read the same episodes, too"
-        add("--untrained", action="store_true", help=twin)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 An agent that fails where something must be remembered may have forgotten it, or never learned to
 use it. The read-out tells these apart: each agent plays its own episodes, and from the output
 of its memory (HELM's last hidden state, an LSTM's h, a GPT's output; the encoder's features where
-there is no memory) the cue is read that was shown k steps before.
+there is no memory) the cue is read that was shown k steps before. A fresh agent of the same
+settings reads the same episodes: what its memory holds as well was not learned.
 
 The read-out is logistic regression, one for each k, learned from half of the episodes and tried on
 the other half, then the other way round: every accuracy is of states of unseen episodes.
@@ -217,7 +218,6 @@ def analyse(
     n_episodes: int = EPISODES,
     random_share: float = 0.0,
     seed: int = 0,
-    untrained: bool = False,
     trust: bool = False,
 ) -> AnalysisResult:
     """Let the agents of runs play, and read cues from their memories.
@@ -227,7 +227,6 @@ def analyse(
         n_episodes: Of each run.
         random_share: Probability of replacing an action by a random one.
         seed: Of all random draws.
-        untrained: Whether a fresh agent of the same settings reads the same episodes besides.
         trust: Whether runs begun elsewhere are trusted.
     """
     places = [own for path in paths for own in ([path] if path.is_file() else run_folders(path))]
@@ -246,22 +245,19 @@ def analyse(
         lines = [
             line
             for place in places
-            for line in lines_of(source_of(place), place, random_share, untrained, progress)
+            for line in lines_of(source_of(place), place, random_share, progress)
         ]
     return AnalysisResult(_draw(lines), list(_summary(lines)), list(_numbers(lines)))
 
 
-def lines_of(
-    source: Source, place: Path, random_share: float, untrained: bool, progress: tqdm
-) -> list[Line]:
+def lines_of(source: Source, place: Path, random_share: float, progress: tqdm) -> list[Line]:
+    """Return the line of a run, and that of its untrained twin."""
     config: Any = source.config
     seed = source.seed
     with _telling(source) as env:
-        agents = [source.agent]
-        if untrained:
-            seed_everything(seed)
-            fresh = build_agent(config, env.single_observation_space, env.single_action_space)
-            agents.append(fresh.eval())
+        seed_everything(seed)
+        fresh = build_agent(config, env.single_observation_space, env.single_action_space)
+        agents = [source.agent, fresh.eval()]
         seed_everything(seed)
         episodes = []
         watched = Watched(agents, env, random_share, seed)
@@ -269,7 +265,7 @@ def lines_of(
             episodes.append(recording.steps)
             progress.update()
         n_scored = min(SCORED, source.n_episodes)  # of its own actions alone
-        played = evaluate(agents[0], env, n_scored, seed=evaluation_seed(seed, 1))
+        played = evaluate(agents[0], env, n_scored, seed=evaluation_seed(seed + source.n_episodes))
         scored = [recording.episode for recording in played]
 
     task = TASKS.get(config.env)
@@ -281,7 +277,7 @@ def lines_of(
     horizon = LOOKED_BACK.get(config.env) if task is None else config.length + task.more
     cues = [steps["cues"] for steps in episodes]
     lines = []
-    for n, suffix in enumerate(("", UNTRAINED)[: len(agents)]):
+    for n, suffix in enumerate(("", UNTRAINED)):
         readings = read_out([steps[f"states{n}"] for steps in episodes], cues, seed)
         if not readings:
             raise UserError(

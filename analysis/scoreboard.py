@@ -3,8 +3,8 @@
 All agents of a task are compared at the same number of steps: the one most agents have there (the
 larger where two are equal). Of an agent's runs there, those with the settings of most seeds count,
 one of each seed. The table, scoreboard.csv, has a line for each run that counted, with the settings
-that it read: so runs of several machines stand together, and a score outlives its run folder. The
-same tasks and agents stand in configs/Scoreboard, which trains them. A task whose runs have too few
+that it read: so runs of several machines stand together, and a score outlives its run folder. Tasks
+and agents stand in scoreboard.json; configs/Scoreboard trains them. A task whose runs have too few
 steps to tell anything stands in the appendix, without its scores.
 """
 
@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +20,13 @@ import numpy as np
 
 from analysis import run_data
 from analysis.figures import DARK, INK, MAP, QUIET, AnalysisResult, new_figure, style
-from analysis.lengths import TASKS as BY_LENGTH
-from analysis.statistics import Estimate, difference, estimate
+from analysis.statistics import (
+    Estimate,
+    difference,
+    difference_over_tasks,
+    estimate,
+    verdict,
+)
 from models import AGENTS as MODELS
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import UserError, escape
@@ -32,7 +38,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-RETURN = "return_mean"
 NOTE = (
     "Normalised score: 0 is chance, 1 the best there is, of each task as told below; in brackets "
     "the 95 % bootstrap interval over seeds, behind × their number. A run's score is the mean of "
@@ -51,10 +56,16 @@ N_LAST = 5  # evaluations at the end of a run; their mean is its score
 MOST_NAMED = 4  # run folders in a line
 # Of the picture, which can be read at half a page's width: inches, and scores.
 LABELS, CELL, LINE, ENDS = 1.75, 0.47, 0.42, 1.35
+BESIDE, COUNTS = "LSTM", 0.05  # in the summary; the difference was declared before the runs
 SOLVED = 0.9  # from which on a dot is full
 FOOTNOTE = (
     "mean over seeds: 0 is chance, 1 the best there is; white: not run\n"
     "a dot is a seed, full from 0.9 on"
+)
+NOTE_OF_SUMMARY = (
+    "Means over the tasks that an agent and the LSTM were both trained in, with two seeds each at "
+    "least. The interval draws tasks and seeds anew. A difference counts from 0.05 on: *ahead* and "
+    "*behind* if the whole interval is beyond it, *comparable* if within it, else *inconclusive*."
 )
 NOTE_OF_APPENDIX = (
     "Not trained to the end: these runs have fewer steps than their task takes, so that their "
@@ -63,57 +74,48 @@ NOTE_OF_APPENDIX = (
 
 
 class Published(NamedTuple):
-    """Published scores of a task: agents with scores in its metric."""
+    """Published scores of a task: those of agents, in its metric."""
 
+    scores: Mapping[str, float]
     n_steps: int
     source: str
-    scores: tuple[tuple[str, float], ...]
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Task:
     """A task of the ladder.
 
     Attributes:
-        length: The setting of that name, where the environment reads one.
-        algorithm: The learner there.
+        settings: Those that make a run one of this task.
         metric: Of a score, without "eval/" and "rollout/".
         chance, best: Values of that metric, the normalised scores 0 and 1.
         memory: The things to be remembered, and for how long.
         source: The policies of chance and best, and the origin of the numbers.
         least: Environment steps; runs of fewer stand in the appendix.
         published: Scores of others, for comparison.
-        observability: The setting; "full" of a twin.
-        popgym: `popgym_antialias` and `popgym_previous_action`, where the environment reads them.
     """
 
     name: str
-    env: str
-    length: int | None
-    algorithm: str
+    settings: Mapping[str, object]
     metric: str
     chance: float
     best: float
     memory: str
     source: str
     least: int = 0
-    published: Published | None = None
-    observability: str = "partial"
-    popgym: tuple[bool, bool] | None = None
+    published: Sequence[Published] = ()
 
     @property
-    def bare(self) -> "Task":
-        return self._replace(name=f"{self.name} without the flag", popgym=(False, False))
+    def env(self) -> str:
+        return str(self.settings["env"])
 
     @property
     def twin(self) -> "Task":
-        return self._replace(name=f"{self.name}, twin", observability="full")
+        full = {**self.settings, "observability": "full"}
+        return replace(self, name=f"{self.name}, twin", settings=full)
 
     def plays(self, settings: Mapping[str, Any]) -> bool:
-        named = tuple(settings.get(key) for key in ("env", "algorithm", "observability"))
-        is_length = self.length is None or settings.get("length") == self.length
-        shown = settings.get("popgym_antialias"), settings.get("popgym_previous_action")
-        is_same = is_length and self.popgym in (None, shown)
-        return named == (self.env, self.algorithm, self.observability) and is_same
+        return all(settings.get(key) == value for key, value in self.settings.items())
 
     def normalised(self, scores: np.ndarray) -> np.ndarray:
         return (scores - self.chance) / (self.best - self.chance)
@@ -123,148 +125,41 @@ class AgentKind(NamedTuple):
     """A column of the table.
 
     Attributes:
-        model: The setting, by the name agents are listed under.
-        others: Further settings that make a run this agent's.
+        settings: Those that make a run this agent's; the model by the name agents are listed under.
         sees: The beginning of the environments that it can see.
     """
 
     name: str
-    model: str
-    others: Mapping[str, object] = {}
+    settings: Mapping[str, object]
     sees: str = ""
+
+    @property
+    def model(self) -> str:
+        return str(self.settings["model"])
 
     def blind(self, task: Task) -> str:
         return "" if task.env.startswith(self.sees) else f"{self.sees.strip('-')} only"
 
     def is_of(self, settings: Mapping[str, Any]) -> bool:
         name = settings.get("model")
-        if not isinstance(name, str) or MODELS.known_as(name) != self.model:
+        if not isinstance(name, str):
             return False
-        return all(settings.get(key) == value for key, value in self.others.items())
+        own = {**settings, "model": MODELS.known_as(name)}
+        return all(own.get(key) == value for key, value in self.settings.items())
 
 
-def _of_length(place: tuple[str, str, int, str], memory: str, source: str, least: int = 0) -> Task:
-    known = BY_LENGTH[place[1]]
-    return Task(*place, known.metric, known.chance, 1.0, memory, source, least)
+def _ladder(file: Path) -> tuple[list[Task], list[AgentKind]]:
+    read = json.loads(file.read_text(encoding="utf-8"))
+    tasks = []
+    for row in read["tasks"]:
+        published = [Published(**each) for each in row.pop("published", [])]
+        settings = {"observability": "partial", **row.pop("settings")}
+        tasks.append(Task(settings=settings, published=published, **row))
+    return tasks, [AgentKind(**row) for row in read["agents"]]
 
 
-def _t_maze(length: int, active: bool = False, least: int = 0) -> Task:
-    seen = "after a step to the left, which pays nothing" if active else "in the first step alone"
-    memory = f"which of two sides, seen {seen}, for {length} steps"
-    source = "0: walks to the end and turns to either side; 1: to the right one (envs/t_maze.py)"
-    name, env = ("Active T-Maze", "Active") if active else ("T-Maze", "Passive")
-    place = f"{name} {length}", f"TMaze{env}-v0", length, "DQN"
-    return _of_length(place, memory, source, least)
-
-
-REPEAT_FIRST = Task(
-    *("RepeatFirst", "popgym-RepeatFirstEasy-v0", None, "PPO", RETURN, -433 / 867, 1.0),
-    "the suit of the first card, for 51 steps",
-    "0: names the suit in view, right at first and then with 12/51, as no card comes twice; "
-    "1: always right (popgym 1.0.7, envs/repeat_first.py)",
-    # Not the last action: who repeats it has named the first suit for ever, without a memory.
-    popgym=(True, False),
-)
-REPEAT_PREVIOUS = Task(
-    *("RepeatPrevious", "popgym-RepeatPreviousEasy-v0", None, "PPO", RETURN, -25 / 51, 1.0),
-    "the suits of the last three cards, each for 3 steps",
-    "0: names another suit than the one in view, right with 13/51, as no card comes twice; "
-    "1: always right (popgym 1.0.7, envs/repeat_previous.py)",
-    popgym=(True, True),
-)
-POSITION_ONLY = Task(
-    "PositionOnlyCartPole",
-    *("popgym-PositionOnlyCartPoleEasy-v0", None, "PPO", RETURN, 0.252, 1.0),
-    "where cart and pole were a step ago: their speeds are not shown",
-    "0: pushes to the side of the pole's angle a with probability sigmoid(30 a), mean of "
-    "20,000 episodes (standard error 0.001); 1: 200 steps (popgym 1.0.7)",
-    popgym=(True, True),
-)
-TASKS = (
-    _t_maze(10),
-    _t_maze(30),
-    _t_maze(50),
-    _t_maze(5, active=True),
-    _t_maze(10, active=True),
-    _t_maze(20, active=True),
-    REPEAT_FIRST,
-    REPEAT_FIRST.bare,
-    REPEAT_PREVIOUS,
-    REPEAT_PREVIOUS.bare,
-    POSITION_ONLY,
-    POSITION_ONLY.bare,
-    Task(
-        *("Bandit", "examples.bandit:Bandit-v0", None, "PPO", RETURN, 25.0, 31.9967),
-        "which of two arms paid how often in this episode, up to 50 pulls",
-        "0: pulls blindly; 1: the optimal policy, by dynamic programming over the posteriors of "
-        "U(0, 1); always to pull the better arm would have 33.3, and takes knowing it",
-    ),
-    Task(
-        *("MemoryS11", "MiniGrid-MemoryS11-v0", None, "PPO", RETURN, 0.4952, 0.9859),
-        "key or ball, for 4 steps or more; from no place are the cue and an end seen at once",
-        "0: goes to either end at once, right half the time; 1: looks at the cue, then goes the "
-        "shortest way; both 1 - 0.9 t / 605, mean over where episodes begin",
-        least=2_000_000,
-        published=Published(2_000_000, "arXiv:2306.09312", (("SHELM", 0.96),)),
-    ),
-    Task(
-        *("RedBlueDoors", "MiniGrid-RedBlueDoors-6x6-v0", None, "PPO", RETURN, 0.0, 0.9841),
-        "whether the red door is open: the blue one is to be opened after it",
-        "0: opens no red door; 1: the shortest way, 1 - 0.9 t / 720, mean over where doors are and "
-        "where the agent begins",
-    ),
-    Task(
-        *("KeyCorridor", "MiniGrid-KeyCorridorS3R1-v0", None, "PPO", RETURN, 0.0, 0.9511),
-        "nothing: the key that is carried is in view; the line to beat is the agent without memory",
-        "0: never gets the ball; 1: the shortest way, 1 - 0.9 t / 270 with t of 15, 15 and 14 by "
-        "where the agent first looks",
-        least=500_000,
-        published=Published(
-            *(500_000, "arXiv:2205.12258"), (("none", 0.636), ("LSTM", 0.937), ("HELM", 0.950))
-        ),
-    ),
-    Task(
-        *("MemoryS7", "MiniGrid-MemoryS7-v0", None, "PPO", RETURN, 0.4917, 0.9780),
-        "key or ball, for 1 to 4 steps; from the junction the cue and both ends are in view at "
-        "once, and choosing by chance there gets beyond 0 without a memory",
-        "0: goes to either end at once, right half the time; 1: looks at the cue, then goes the "
-        "shortest way; both 1 - 0.9 t / 245, mean over where episodes begin",
-        least=2_000_000,
-    ),
-    _t_maze(100, least=2_021_010),
-    Task(
-        *("RandomMaze", "RandomMaze-v0", None, "PPO", RETURN, -1.0, 0.827),
-        "where it has been, up to 100 steps; 9x9 cells of at most 25x25 are in view",
-        "0: bumps into nothing and never arrives (100 steps of -0.01); 1: the shortest way, mean "
-        "of 20,000 mazes (standard error 0.001), which cannot be known before the maze is seen",
-        least=2_000_000,
-    ),
-    _of_length(
-        ("Visual Match 20", "VisualMatch-v0", 20, "SAC"),
-        "which of three colours, for 21 steps or more",
-        "success; 0: enters any door; 1: always the right one (envs/three_phases.py)",
-        least=2_000_500,
-    ),
-    _of_length(
-        ("Key-to-Door 20", "KeyToDoor-v0", 20, "SAC"),
-        "nothing: the task is credit assignment, over the 22 steps or more since the key",
-        "success; 0: does not take the key; 1: always opens the door (envs/three_phases.py)",
-        least=1_800_450,
-    ),
-)
+TASKS, AGENTS = _ladder(Path(__file__).with_suffix(".json"))
 TWINS = {task: task.twin for task in TASKS}
-
-MINILM = {"language_model": "all-MiniLM-L6-v2"}
-AGENTS = (
-    AgentKind("none", "CNN"),
-    *(AgentKind(name, name) for name in ("LSTM", "GRU", "MinGRU", "LRU", "FFM", "mLSTM")),
-    *(AgentKind(name, name) for name in ("GPT", "GTrXL")),
-    AgentKind("HELM, MiniLM", "HELM", MINILM | {"whiten_memory": False, "readout_steps": 0}),
-    AgentKind("HELM, whitened", "HELM", MINILM | {"whiten_memory": True, "readout_steps": 0}),
-    AgentKind("HELM, read out", "HELM", MINILM | {"whiten_memory": False, "readout_steps": 32}),
-    AgentKind("HELM, SmolLM2", "HELM", {"language_model": "SmolLM2-135M-Instruct"}),
-    AgentKind("SHELM, grid-clip", "SHELM", {"clip_encoder": "grid-clip"}, sees="MiniGrid-"),
-)
 
 
 class Result(NamedTuple):
@@ -370,6 +265,8 @@ def analyse(paths: Iterable[Path]) -> AnalysisResult:
     tasks = [f"- **{task.name}**: {task.memory}. {task.source}." for task in run if task in TASKS]
     notes = [NOTE, *([NOTE_OF_TWINS] if any(task not in TASKS for task in run) else [])]
     parts = [run_data.markdown(table), *(f"{note}\n" for note in notes), "\n".join(tasks) + "\n"]
+    if len(summary := summary_table(cells)) > 1:
+        parts[1:1] = [run_data.markdown(summary), f"{NOTE_OF_SUMMARY}\n"]
     if len(short := appendix_table(cells)) > 1:
         parts[1:1] = [run_data.markdown(short), f"{NOTE_OF_APPENDIX}\n"]
     if left_out.lines:
@@ -438,6 +335,28 @@ def scores_table(cells: Sequence[Cell]) -> run_data.Table:
     return [tuple(itertools.compress(row, columns)) for row in rows]
 
 
+def summary_table(cells: Sequence[Cell]) -> run_data.Table:
+    """Return each agent beside the LSTM, over all tasks that both were trained in."""
+    rows: list[Sequence[object]] = [
+        ("agent", "tasks", "mean", f"{BESIDE} there", "difference", "verdict")
+    ]
+    board = [row for row in _rows(cells) if row.n_steps >= row.task.least]
+    beside = [agent.name for agent in AGENTS].index(BESIDE)
+    for n, agent in enumerate(AGENTS):
+        pairs = [
+            tuple(row.task.normalised(row.cells[k].scores) for k in (n, beside))
+            for row in board
+            if min(len(row.cells[k].runs) for k in (n, beside)) > 1
+        ]
+        if agent.name != BESIDE and len(pairs) > 1:
+            ours, theirs = zip(*pairs, strict=True)
+            found = difference_over_tasks(ours, theirs)
+            means = (f"{np.mean([runs.mean() for runs in each]):.2f}" for each in (ours, theirs))
+            told = _estimate_text(found), verdict(found, COUNTS)
+            rows.append((agent.name, len(pairs), *means, *told))
+    return rows
+
+
 def appendix_table(cells: Sequence[Cell]) -> run_data.Table:
     """Return the tasks whose runs are too short to tell anything, with the hours of whole ones."""
     heading = "task", "steps", "steps to take", "hours a run", "published"
@@ -481,11 +400,11 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
 
 
 def _published_text(task: Task) -> str:
-    if task.published is None:
-        return ""
-    n_steps, source, scores = task.published
-    known = (f"{agent} {task.normalised(np.array(score)):.2f}" for agent, score in scores)
-    return f"{', '.join(known)} at {n_steps:,} ({source})"
+    told = []
+    for scores, n_steps, source in task.published:
+        own = (f"{name} {task.normalised(np.array(x)):.2f}" for name, x in scores.items())
+        told.append(f"{', '.join(own)} at {n_steps:,} ({source})")
+    return "; ".join(told)
 
 
 def _score_text(cell: Cell) -> str:

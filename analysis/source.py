@@ -20,11 +20,10 @@ from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import evaluate, played_config, recorded_input
 from utils.errors import UserError
 from utils.given_settings import load_config
-from utils.seeding import evaluation_seed, seed_everything
+from utils.seeding import N_TOGETHER, evaluation_seed, seed_everything
 from utils.settings import Config
 from utils.user_modules import imported, is_named, parts_of
 
-MOST_ENVS = 16
 NOTHING = np.empty(0)
 
 
@@ -77,7 +76,7 @@ class Source:
         else:
             config = load_config(self.settings, self.overrides)
             agent_class(config.model).check(config)
-        n_envs = min(self.n_episodes, MOST_ENVS)
+        n_envs = min(self.n_episodes, N_TOGETHER)
         device = resolve_device("auto" if self.checkpoint else config.device)
         return dataclasses.replace(config, device=device, n_envs=n_envs)
 

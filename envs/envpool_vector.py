@@ -21,9 +21,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from tqdm import tqdm
 
-from envs.episodes import FIRST_ENV, Options, ResetResult, StepResult, episode_seed
+from envs.episodes import FIRST_ENV, Options, ResetResult, StepResult
 from envs.vector import final_observations
 from utils.saved_state import check_like
+from utils.seeding import episode_seed
 from utils.settings import Config
 
 ACTION_NAMES = (

@@ -1,9 +1,10 @@
 """An episode is a seed and its actions: how each gets a seed of its own, and is played again.
 
-Episode k of environment i in a run of seed s is seeded with SeedSequence([s, i, k]), so that runs
-of neighbouring seeds share no worlds. A run resumes by beginning the running episodes again and
-repeating their actions, which is exact wherever seed and actions decide all. Checksums of
-observations tell where they do not. Renderers and game engines need a process each.
+Episode k of environment i in a run of seed s has a seed of its own, so that runs of neighbouring
+seeds share no worlds, and none that an evaluation plays (utils/seeding.py). A run resumes by
+beginning the running episodes again and repeating their actions, which is exact wherever seed and
+actions decide all. Checksums of observations tell where they do not. Renderers and game engines
+need a process each.
 """
 
 import functools
@@ -12,13 +13,12 @@ import multiprocessing
 import os
 import signal
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, SupportsFloat, cast
 
 import gymnasium
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
 
 try:
     from gymnasium.vector import AutoresetMode
@@ -33,7 +33,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from envs.notices import name_of
 from envs.streams import Streams
 from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
-from utils.seeding import seed_everything
+from utils.seeding import episode_seed, seed_everything
 from utils.user_modules import refuse_unguarded_script
 
 # An option of `reset`: the number within the run of the first of these environments.
@@ -41,14 +41,7 @@ FIRST_ENV = "first_env"
 # Every process imports the program's main module, and with it these.
 SHARED_MODULES = ["torch", "gymnasium"]
 SECONDS_TO_DIE = 0.1
-BLOCK = 128  # generators that are seeded at once
 MAKE_ANEW = ". Let the function make a new one in every call, such as lambda: MyEnv()"
-# Of NumPy's SeedSequence: each hash multiplies its constant, modulo 2^32.
-HASH_IN, HASH_OUT = (
-    np.array([first * pow(factor, n, 2**32) % 2**32 for n in range(17)], np.uint32)
-    for first, factor in ((0x43B0D7E5, 0x931E8875), (0x8B51F9DD, 0x58F38DED))
-)
-MIX_LEFT, MIX_RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 
 Options = dict[str, Any] | None
 ChooseOptions = Callable[[int], dict[str, Any]]
@@ -57,58 +50,6 @@ StepResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 MakeOne = Callable[[], gymnasium.Env]
 # Seed of the run, number of the environment within it, number of the episode, checksum, options.
 Running = tuple[int, int, int, int, Options]
-
-
-def episode_seed(seed: int, env: int, episode: int) -> int:
-    """Return the seed of an episode, below 2^31: the limit of many simulators."""
-    return int(np.random.SeedSequence((seed, env, episode)).generate_state(1)[0]) >> 1
-
-
-class _Words(ISeedSequence):
-    def __init__(self, words: np.ndarray) -> None:
-        self._words = words
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
-        return self._words
-
-
-def episode_generators(seed: int, env: int, episode: int) -> Iterator[np.random.Generator]:
-    """Yield default_rng(episode_seed(seed, env, k)) for k = episode, episode + 1, ...
-
-    They are seeded in blocks, in a twentieth of the time that NumPy takes one by one.
-    """
-    while True:
-        of_run = [seed % 2**32, seed >> 32] if seed >> 32 else [seed]
-        numbers = np.arange(episode, episode + BLOCK)
-        seeds = _seed_words([*of_run, env, numbers], 1) >> 1
-        for words in _seed_words([seeds[:, 0]], 8).view(np.uint64):
-            yield np.random.Generator(np.random.PCG64(cast(Any, _Words(words))))
-        episode += BLOCK
-
-
-def _seed_words(entropy: Sequence[int | np.ndarray], n_words: int) -> np.ndarray:
-    """Return SeedSequence(entropy).generate_state(n_words) for K entropies of up to four words.
-
-    As in numpy/random/bit_generator.pyx: the hash of Melissa O'Neill's seed_seq_fe.  [K, n_words]
-    """
-    n_rows = max(np.size(word) for word in entropy)
-    pool = np.zeros((4, n_rows), np.uint32)
-    for word, values in enumerate(entropy):
-        pool[word] = values
-    pool = _hashed(pool, HASH_IN[:5])
-    for word in range(4):
-        others = [other for other in range(4) if other != word]
-        mixed: np.ndarray = (
-            pool[others] * MIX_LEFT
-            - _hashed(pool[word], HASH_IN[3 * word + 4 : 3 * word + 8]) * MIX_RIGHT
-        )
-        pool[others] = mixed ^ mixed >> 16
-    return np.ascontiguousarray(_hashed(pool[np.arange(n_words) % 4], HASH_OUT[: n_words + 1]).T)
-
-
-def _hashed(words: np.ndarray, constants: np.ndarray) -> np.ndarray:
-    words = (words ^ constants[:-1, None]) * constants[1:, None]
-    return words ^ words >> 16
 
 
 def checksum(shown: Any, so_far: int = 0) -> int:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envs.episodes import episode_seed
 from envs.t_maze import LengthSettings
 from envs.vector import FULL, NOT_SHOWN, NumpyVectorEnv
+from utils.seeding import episode_seed
 from utils.settings import setting
 
 N_ROWS, N_COLUMNS, VIEW = 7, 11, 5

@@ -34,7 +34,6 @@ from envs.episodes import (
     StepResult,
     as_fault,
     checksum,
-    episode_generators,
     episode_seed,
 )
 from envs.spaces import shown
@@ -104,7 +103,6 @@ class NumpyVectorEnv(VectorEnv):
         self._seed, self._first_env = seed, 0
         self._episodes = np.full(n_envs, -1)  # how many have begun before the present one
         self._generators = [np.random.default_rng(seed)] * n_envs  # every episode brings its own
-        self._following = [episode_generators(seed, row, 0) for row in range(n_envs)]
         self._observations: Any = None
 
     @abstractmethod
@@ -194,13 +192,11 @@ class NumpyVectorEnv(VectorEnv):
     def _begin_next(self, rows: np.ndarray) -> None:
         self._episodes[rows] += 1
         for row in rows.tolist():
-            self._generators[row] = next(self._following[row])
+            self._generators[row] = np.random.default_rng(self.seed_of(row))
             self.begin(row, self._generators[row])
 
     def _go_to(self, rows: np.ndarray, episodes: Sequence[int]) -> None:
-        for row, episode in zip(rows.tolist(), episodes, strict=True):
-            self._episodes[row] = episode - 1
-            self._following[row] = episode_generators(self._seed, self._first_env + row, episode)
+        self._episodes[rows] = np.asarray(episodes) - 1
 
 
 class EpisodeStatistics(RecordEpisodeStatistics):

@@ -1,7 +1,6 @@
 """Observations by kind, and the percept: all inputs of an agent at one step."""
 
 import hashlib
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -375,26 +374,24 @@ def _hot(numbers: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 HASH_BYTES = 8
-LEAST_ROOM = 64  # rows
 
 
 class SentenceTable:
     """The different sentences of a run, each under a number.
 
     A number follows from its sentence alone: no other environment, evaluation or earlier part of
-    the run can change it. `generation` counts how often the table was replaced.
+    the run can change it.
     """
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
         self._number_of: dict[str, int] = {}
-        self.generation = 0
 
     def __len__(self) -> int:
         return len(self._texts)
 
-    def items(self, begin: int = 0) -> Iterable[tuple[int, str]]:
-        return itertools.islice(self._texts.items(), begin, None)
+    def text(self, number: int) -> str | None:
+        return self._texts.get(number)
 
     def numbers(self, texts: Iterable[Any]) -> list[int]:
         """Return the number of each of n sentences; new ones are added."""
@@ -418,7 +415,6 @@ class SentenceTable:
         if type(state) is not list or not all(type(text) is str for text in state):
             raise ValueError("sentences: not a list of texts")
         self._texts, self._number_of = {}, {}
-        self.generation += 1
         self.numbers(state)
 
     def _number(self, text: str) -> int:
@@ -440,11 +436,8 @@ class SentenceVectors:
 
     def __init__(self, sentences: SentenceTable, read: Callable[[str], Tensor]) -> None:
         self._sentences, self._read = sentences, read
-        self._looked_through = (0, 0)  # generation and length of the table at that time
-        self._known: set[int] = set()
-        self._numbers = torch.empty(0, dtype=torch.int64)  # ascending [V]
-        self._row_of = torch.empty(0, dtype=torch.int64)  # where each number's row stands [V]
-        self._rows: Tensor | None = None  # V in the order they were read, and room for more
+        self._row_of: dict[int | None, int] = {}  # number of a sentence -> its row
+        self._rows: Tensor | None = None
 
     def __deepcopy__(self, copied: dict[int, Any]) -> "SentenceVectors":
         return self
@@ -454,41 +447,22 @@ class SentenceVectors:
 
         A number of no sentence, as behind the end of an episode in replay, gets any row.
         """
-        if self._looked_through != (self._sentences.generation, len(self._sentences)):
-            self._grow(numbers.device)
+        different, place = numbers.unique(return_inverse=True)
+        wanted = different.tolist()
+        self._read_new([each for each in wanted if each not in self._row_of], numbers.device)
         assert self._rows is not None, "a number stands for a sentence in the table"
-        places = torch.searchsorted(self._numbers, numbers)
-        return self._rows[self._row_of[places.clamp(max=len(self._numbers) - 1)]]
+        rows = torch.tensor([self._row_of.get(each, 0) for each in wanted], device=numbers.device)
+        return self._rows[rows[place]]
 
     @torch.no_grad()
-    def _grow(self, device: torch.device) -> None:
-        table, (generation, n_looked_through) = self._sentences, self._looked_through
-        begin = n_looked_through if table.generation == generation else 0
-        new = {number: text for number, text in table.items(begin) if number not in self._known}
-        self._looked_through = (table.generation, len(table))
-        if new:
-            with torch.autocast(device.type, enabled=False):  # the same rows in any update
-                rows = torch.stack([self._read(text) for text in new.values()])
-            self._append(rows.to(device))
-            self._insert(np.array(list(new)), device)
-            self._known.update(new)
-
-    def _append(self, rows: Tensor) -> None:
-        """Add rows [n, ...]; capacity doubles, so that few calls copy the whole table."""
-        n_rows = len(self._known)
-        n_wanted = n_rows + len(rows)
-        if self._rows is None or n_wanted > len(self._rows):
-            room = rows.new_empty(max(LEAST_ROOM, 2 * n_wanted), *rows.shape[1:])
-            if self._rows is not None:
-                room[:n_rows] = self._rows[:n_rows]
-            self._rows = room
-        self._rows[n_rows:n_wanted] = rows
-
-    def _insert(self, new: np.ndarray, device: torch.device) -> None:
-        order, known = new.argsort(), self._numbers.cpu().numpy()
-        places = known.searchsorted(new[order])
-        numbers = np.insert(known, places, new[order])
-        row_of = np.insert(self._row_of.cpu().numpy(), places, len(known) + order)
-        self._numbers, self._row_of = (
-            torch.from_numpy(each).to(device) for each in (numbers, row_of)
-        )
+    def _read_new(self, numbers: list[int], device: torch.device) -> None:
+        known = ((each, self._sentences.text(each)) for each in numbers)
+        new: dict[int | None, str] = {each: text for each, text in known if text is not None}
+        if self._rows is None and not new:
+            new[None] = ""  # the row of numbers that stand for no sentence
+        if not new:
+            return
+        with torch.autocast(device.type, enabled=False):  # the same rows in any update
+            rows = torch.stack([self._read(text) for text in new.values()]).to(device)
+        self._rows = rows if self._rows is None else torch.cat((self._rows, rows))
+        self._row_of |= zip(new, range(len(self._row_of), len(self._rows)), strict=True)

@@ -260,12 +260,19 @@ def replay_rows(folder: Path, saved: dict[str, Any] | None) -> dict[str, Any] | 
     return kept | {"n_written": saved["n_written"]}
 
 
-def same(one: Any, other: Any) -> bool:
-    """Return whether two nested values agree in every bit."""
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
+class Same(str):
+    """The path of the first difference of two values; true where there is none."""
+
+    def __bool__(self) -> bool:
+        return self == ""
+
+
+def same(one: Any, other: Any, path: str = "") -> Same:
+    """Compare two nested values in every bit."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return Same("" if torch.equal(one, other) else f"{path}: tensors")
+    first, second = (dict(enumerate(v)) if isinstance(v, list | tuple) else v for v in (one, other))
+    if not isinstance(first, dict) or not isinstance(second, dict) or first.keys() != second.keys():
+        return Same("" if first == second else f"{path}: {one!r:.60}, {other!r:.60}")
+    found = (same(first[key], second[key], f"{path}.{key}") for key in first)
+    return next((each for each in found if not each), Same())

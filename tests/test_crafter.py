@@ -16,11 +16,12 @@ from envs.crafter.rules import daylight_of, names_match, rules_of_text, step_wor
 from envs.crafter.sentences import facts_of_worlds, text_commands, text_nouns, unlocked_names
 from envs.crafter.sentences import said as said_of
 from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, constants, material_at, target
-from envs.episodes import checksum, episode_seed
+from envs.episodes import checksum
 from envs.vector import EpisodeStatistics
 from tests.agents import small_config
 from tests.crafter_worlds import add_things, their_game, world_of
 from tests.golden_data import GOLDEN
+from utils.seeding import episode_seed
 
 FOLDER = GOLDEN / "ellm"
 OBJECT = ("kind", "position", "health", "timer", "facing")

@@ -1,30 +1,17 @@
 """Seeds of episodes, and episodes that are played again."""
 
-from itertools import islice
-
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
-from envs.episodes import BLOCK, SeededEnv, SingleEnvs, checksum, episode_generators, episode_seed
+from envs.episodes import SeededEnv, SingleEnvs, checksum
+from utils.seeding import episode_seed
 
 
 def test_a_seed_belongs_to_a_run_an_environment_and_an_episode():
     seeds = {episode_seed(*numbers) for numbers in np.ndindex(8, 8, 8)}
     assert len(seeds) == 512
     assert all(0 <= seed < 2**31 for seed in seeds)
-
-
-@pytest.mark.slow
-@given(st.integers(0, 2**60), st.integers(0, 300), st.integers(0, 2**20))
-@example(2**31 - 1, 3, 5)
-def test_generators_seeded_in_blocks_are_those_that_numpy_seeds_one_by_one(seed, env, episode):
-    generators = islice(episode_generators(seed, env, episode), BLOCK + 2)
-    for number, generator in enumerate(generators, episode):
-        alone = np.random.default_rng(episode_seed(seed, env, number))
-        assert generator.bit_generator.state == alone.bit_generator.state
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,6 @@
+import math
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +12,7 @@ from models.observations import ObservationPreprocessor
 from tests.agents import spaces
 from tests.counting import CountingEnv
 from trainers import evaluation
-from trainers.evaluation import evaluate
+from trainers.evaluation import GreedyEvaluation, evaluate
 from utils.errors import EnvFault
 
 
@@ -48,6 +51,32 @@ class Telling(Silent):
 def shown(percept):
     """Return the step count that each image shows.  [N]"""
     return percept.observations.images[:, 0, 0, 0]
+
+
+class Asked(Silent, torch.nn.Module):
+    """Notes how it is asked to act."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = set()
+
+    def act(self, percept, memory, deterministic=False):
+        self.asked.add((deterministic, self.training))
+        return super().act(percept, memory)
+
+
+def test_an_evaluation_while_training_is_greedy_and_leaves_the_agent_in_training():
+    config = SimpleNamespace(eval_steps=10, eval_episodes=4)
+    evaluated, agent = GreedyEvaluation(config, CountingEnv([3, 2])), Asked()
+    assert math.isnan(evaluated(agent, 9)["eval/return_mean"])
+    assert not agent.asked
+    # Two episodes of 3 steps pay 1 + 2 + 3 each, and two of 2 steps pay 3.
+    told = evaluated(agent, 11)
+    assert (told["eval/return_mean"], told["eval/length_mean"]) == (4.5, 2.5)
+    assert agent.asked == {(True, False)}
+    assert agent.training
+    assert math.isnan(evaluated(agent, 19)["eval/return_mean"])
+    assert evaluated.latest == 4.5
 
 
 def test_an_episode_that_does_not_end_is_a_fault(monkeypatch):

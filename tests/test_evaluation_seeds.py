@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
 
 import eval as eval_program
 import helm
 import publish
 from analysis import __main__ as analysis
 from envs import envpool_vector, vector
-from envs.episodes import SeededEnv, episode_seed
+from envs.episodes import SeededEnv
 from tests.any_envs import Sampled
 from tests.bad_inputs.harness import in_one_line
 from tests.runs import LSTM, PPO, same, train_row
 from trainers.checkpoint import LAST, load_checkpoint
+from utils.seeding import FIRST_HELD_OUT, N_TOGETHER, episode_seed, evaluation_seed
+from utils.settings import MOST_SEED
 
 TRAINED = PPO | LSTM | {"n_envs": 16, "n_steps": 256}  # each plays four episodes or more
 
@@ -40,8 +44,8 @@ def begun(in_empty_folder, monkeypatch):
     monkeypatch.setattr(SeededEnv, "_begin", single)
     pools = noting(envpool_vector.episode_seed, lambda found, *_: [found])
     monkeypatch.setattr(envpool_vector, "episode_seed", pools)
-    ours = noting(vector.episode_generators, lambda _, *episode: [episode_seed(*episode)])
-    monkeypatch.setattr(vector, "episode_generators", ours)
+    ours = noting(vector.episode_seed, lambda found, *_: [found])
+    monkeypatch.setattr(vector, "episode_seed", ours)
     return seeds
 
 
@@ -143,12 +147,32 @@ def test_a_vector_of_the_users_own_gets_other_seeds(in_empty_folder, monkeypatch
     assert given[0] > 10**4
 
 
-def test_evaluations_while_training_play_what_no_training_plays(begun):
-    train_row("plain", TRAINED | TASKS["Gymnasium's"])
-    trained = {*begun}
-    begun.clear()
-    train_row("evaluated", TRAINED | TASKS["Gymnasium's"] | {"eval_steps": 32})
-    assert trained < {*begun}
+@pytest.mark.parametrize(("n_episodes", "first"), [(2, 2), (100, 100), (200, 0), (300, 0)])
+def test_evaluations_while_training_play_the_list_held_out(n_episodes, first, begun):
+    """The second evaluation plays the second block of 256 that all runs share."""
+    evaluated = {"eval_steps": 128, "eval_episodes": n_episodes, "n_rollout_steps": 8}
+    train_row("evaluated", TRAINED | TASKS["Gymnasium's"] | evaluated)
+    held_out = [seed for seed in begun if seed >= FIRST_HELD_OUT]
+    second = {FIRST_HELD_OUT + n for n in range(first, first + n_episodes)}
+    assert second <= {*held_out[len(held_out) // 2 :]}
+
+
+@given(st.integers(0, MOST_SEED), st.integers(0, 64), st.integers(0, 10**6))
+def test_no_training_has_a_seed_that_is_held_out(seed, env, episode):
+    assert MOST_SEED + 1 == FIRST_HELD_OUT
+    assert 0 <= episode_seed(seed, env, episode) < FIRST_HELD_OUT
+
+
+@pytest.mark.parametrize("n_envs", [1, 5, 16])
+def test_an_evaluation_plays_the_next_episodes_of_the_list(n_envs):
+    """With N environments, up to 16, as many episodes each as they have: one block of the list."""
+    played = {
+        episode_seed(evaluation_seed(7), env, episode)
+        for env in range(n_envs)
+        for episode in range(3 if n_envs == N_TOGETHER else 1)
+    }
+    n_episodes = n_envs * (3 if n_envs == N_TOGETHER else 1)
+    assert played == {FIRST_HELD_OUT + 7 + n for n in range(n_episodes)}
 
 
 class Careless(Sampled):

@@ -7,12 +7,12 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from envs import episodes, make_vector_env
-from envs.episodes import episode_seed
 from envs.household import simulator as housekeep
 from envs.household.simulator import GRAB_RELEASE, N_STEPS
 from tests import fake_housekeep
 from tests.agents import small_config
 from utils.errors import UserError
+from utils.seeding import episode_seed
 
 TURN_RIGHT = 2
 

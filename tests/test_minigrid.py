@@ -9,8 +9,8 @@ from minigrid.wrappers import RGBImgPartialObsWrapper
 
 from envs import minigrid
 from envs.envpool_vector import open_pool, pool_tasks
-from envs.episodes import episode_seed
 from tests.agents import small_config
+from utils.seeding import episode_seed
 
 PUBLISHED = [
     "MiniGrid-DoorKey-5x5-v0",

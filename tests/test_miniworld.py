@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from envs import miniworld
-from envs.episodes import episode_seed
 from tests.agents import small_config
 from utils.errors import UserError
+from utils.seeding import episode_seed
 
 pytestmark = [pytest.mark.usefixtures("opengl"), pytest.mark.slow]
 

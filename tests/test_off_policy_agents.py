@@ -10,9 +10,10 @@ from models import AGENTS, agent_class, build_agent
 from models.agent import SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.q_networks import FrozenLMTorso
+from rewards import RewardScaling
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
-from trainers import sequence_replay
+from trainers import dqn, sequence_replay
 from trainers.build import LEARNERS
 from trainers.collector import Collector
 
@@ -270,3 +271,38 @@ def test_what_is_trained_learns_targets_follow_and_what_is_frozen_is_shared_and_
     after = language_bytes(agent.language) if model == "HELM" else {}
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_epsilon_falls_by_one_step_from_each_environment_to_the_next(monkeypatch):
+    falling = {
+        "epsilon_final": 0.1,
+        "exploration_fraction": 0.5,
+        "n_steps": 100,
+        "warmup_episodes": 1,
+    }
+    collector, given = collecting("CNN", **falling), []
+
+    def noted(greedy, drawn, epsilons):
+        given.append(epsilons)
+        return greedy
+
+    monkeypatch.setattr(dqn, "epsilon_greedy", noted)
+    while len(given) < 4:
+        collector.step()
+    learner = collector.learner
+    n_falling = 0.5 * (100 - learner.n_warmup_steps)
+    expected = [1 - 0.9 * n / n_falling for n in range(4 * N_ENVS)]
+    assert np.concatenate(given) == pytest.approx(expected)
+
+
+def test_the_last_reward_is_shown_as_it_was_paid_though_others_are_learned_from():
+    collector = collecting("CNN", last_reward_input=True, warmup_episodes=50)
+    collector.scaling = collector.learner.scaling = RewardScaling(N_ENVS, 0.9)
+    collector.begin(0)
+    for _ in range(12):
+        made = collector.step()
+        paid = made.step.actions / 8
+        shown = paid.masked_fill(made.after.is_first, 0.0)
+        assert torch.equal(made.after.last_rewards, shown)
+        assert torch.equal(made.after.observations.last_step[:, -1], shown)
+    assert collector.scaling.scaled(torch.full((1,), 1e-3)) > 2e-3, "it does scale"

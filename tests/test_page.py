@@ -203,3 +203,11 @@ def test_pictures_too_rich_for_their_room_lose_quality_only():
     exact, poor = (io.BytesIO(packing.encoded(noise, room)) for room in (1e6, 6000))
     np.testing.assert_array_equal(np.asarray(Image.open(exact)), noise)
     assert (len(poor.getvalue()) <= 6000, Image.open(poor).size) == (True, (64, 64))
+
+
+def test_every_array_of_an_episode_is_unpacked_and_shown_by_its_name():
+    """A name that stands in page.py alone is a panel that is never drawn."""
+    unpacks, shows = ((packing.HERE / file).read_text() for file in ("decode.js", "page.js"))
+    for name in (*packing.NUMBERS, *packing.TEXTS):
+        assert f'"{name}"' in unpacks, name
+        assert re.search(rf"\b{name}\b", unpacks.replace(f'"{name}"', "") + shows), name

@@ -174,20 +174,20 @@ def test_runs_are_probed_alike_in_any_company_and_beside_their_untrained_twins(i
     assert main(["probe", *places, "--n-episodes=32"]) == 0
     assert (in_empty_folder / "analysis_output/probe.png").read_bytes().startswith(b"\x89PNG")
     told = rows("probe_summary.csv")
-    assert [row["agent"] for row in told] == ["LSTM", "CNN"]
+    twins = ["LSTM", "LSTM, untrained", "CNN", "CNN, untrained"]
+    assert [row["agent"] for row in told] == twins
+    assert [bool(row["score"]) for row in told] == [True, False] * 2, "a twin does not play"
     assert {row["task"] for row in told} == {"TMazePassive-v0 2, PPO"}
-    assert told[1]["verdict"] == "not in memory"
-    of_lstm = [row | {"run": ""} for row in rows("probe.csv") if row["agent"] == "LSTM"]
-    assert [row["k"] for row in of_lstm] == ["0", "1", "2"]
+    assert told[2]["verdict"] == "not in memory"
+    of_lstm = [row | {"run": ""} for row in rows("probe.csv") if row["agent"].startswith("LSTM")]
+    assert [row["k"] for row in of_lstm] == ["0", "1", "2"] * 2
     assert float(of_lstm[0]["accuracy"]) == 1
 
     assert main(["probe", f"{places[0]}/ckpt_best.pt", "--n-episodes=32"]) == 0
     assert [row | {"run": ""} for row in rows("probe.csv")] == of_lstm
-    twins = ["--untrained", "--random-share=1"]
-    assert main(["probe", places[0], "--n-episodes=32", *twins]) == 0
-    assert [row["agent"] for row in rows("probe_summary.csv")] == ["LSTM", "LSTM, untrained"]
+    assert main(["probe", places[0], "--n-episodes=32", "--random-share=1"]) == 0
     signals = [row["signal"] for row in rows("probe.csv")]
-    assert signals[:3] != [row["signal"] for row in of_lstm], "other episodes"
+    assert signals != [row["signal"] for row in of_lstm], "other episodes"
     assert signals[:3] != signals[3:], "another memory"
 
 

@@ -143,7 +143,7 @@ def test_an_evaluation_whose_files_cannot_be_written_is_not_played(in_empty_fold
     ("n_bytes", "option", "named"),
     [
         (100, [], ".npz: "),
-        (1_000, [], ".npz: "),
+        (500, [], ".npz: "),
         (3_000, ["--video"], ".mp4 and .gif cannot be written"),
         (9_000, ["--report"], ".html: "),
     ],

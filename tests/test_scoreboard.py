@@ -67,7 +67,8 @@ def test_the_table_has_agents_by_tasks_with_intervals_and_seeds(runs, capsys):
     # Scores are means of the last five evaluations, here two: 1.0, 0.75 and 0.5 of 0.5 to 1.
     assert lines["T-Maze 10, 100"][1:4] == ["0.00 ×1", "0.50 [0.00, 1.00] ×3", "0"]
     assert lines["MemoryS11, 2,000,000"][2] == "0.00 ×1"
-    assert lines["MemoryS11, 2,000,000"][-1] == "SHELM 0.95 at 2,000,000 (arXiv:2306.09312) |"
+    published = "SHELM 0.95 at 2,000,000 (arXiv:2306.09312); none 0.01, LSTM 0.01, GRU 0.01, GTrXL"
+    assert lines["MemoryS11, 2,000,000"][-1].startswith(published)
     assert lines["MemoryS11, 2,000,000"][1] == "not run"
     assert lines["MemoryS11, 2,000,000"][3] == "3,333", "2,000,000 steps, 10 of them a second"
     assert "which of two sides, seen in the first step alone, for 10 steps" in page
@@ -105,8 +106,28 @@ def test_the_published_table_is_that_of_the_published_runs():
     cells = scoreboard.read_cells([docs / "scoreboard.csv"], left_out)
     page = (docs / "scoreboard.md").read_text()
     assert markdown(scoreboard.scores_table(cells)) in page
+    assert markdown(scoreboard.summary_table(cells)) in page
     assert markdown(scoreboard.appendix_table(cells)) in page
     assert left_out.lines == []
+
+
+def test_the_summary_sets_agents_beside_the_lstm_over_the_tasks_of_both(in_empty_folder):
+    tasks = [{"length": n, "env": "TMazePassive-v0", "algorithm": "DQN"} for n in (10, 30, 50)]
+    for seed in range(2):
+        for task in tasks:
+            write_run(1.1, seed=seed, **task)
+            write_run(0.6, seed=seed, model="CNN", **task)
+            write_run(1.11, seed=seed, model="GRU", **task)
+        write_run((0.6, 1.1)[seed], seed=seed, model="GPT", **tasks[0])
+        write_run(1.1, seed=seed, model="GPT", **tasks[1])
+        write_run(1.1, seed=seed, model="MinGRU", **tasks[0])
+    write_run(1.1, model="MinGRU", **tasks[1])  # one seed is too few, and one task, too
+    told = {row[0]: row[1:] for row in scoreboard.summary_table([*cells_and_lines()[0].values()])}
+    assert told.pop("agent")
+    assert told.pop("none") == (3, "0.00", "1.00", "-1.00", "behind")
+    assert told.pop("GRU") == (3, "1.02", "1.00", "0.02", "comparable")
+    n_tasks, *_, verdict = told.pop("GPT")
+    assert (n_tasks, verdict, told) == (2, "inconclusive", {})
 
 
 def test_runs_too_short_for_their_task_stand_in_the_appendix_until_one_is_long_enough(runs):

@@ -119,6 +119,21 @@ def test_an_agent_that_names_the_suit_in_view_gets_chance_in_repeat_first():
     assert_mean(play("RepeatFirst", lambda suit: suit), BY_NAME["RepeatFirst"].chance)
 
 
+def test_an_agent_that_names_the_suit_in_view_gets_chance_in_autoencode():
+    assert_mean(play("Autoencode", lambda shown: shown[1]), BY_NAME["Autoencode"].chance)
+
+
+def test_the_likeliest_count_for_what_is_in_view_gets_chance_in_count_recall():
+    """Numbers by the dealt and the queried colour; the first step is told by its flag."""
+    n_seen = itertools.count()
+
+    def name(shown):
+        is_same, is_first = shown[0] == shown[1], next(n_seen) % 51 == 0
+        return int(is_same) if is_first else 10
+
+    assert_mean(play("CountRecall", name, 600), BY_NAME["CountRecall"].chance)
+
+
 def test_an_agent_that_pushes_to_the_side_to_which_the_pole_leans_gets_chance():
     generator = np.random.default_rng(0)
 

@@ -55,3 +55,27 @@ def test_a_threshold_is_reached_once_or_never():
     x, y = np.array([10.0, 20, 30, 40]), np.array([0.1, 0.8, 0.2, 0.9])
     assert statistics.first_reaching(x, y, 0.8) == 20
     assert statistics.first_reaching(x, y, 0.95) is None
+
+
+def test_the_joint_bootstrap_draws_tasks_and_runs():
+    """With equal runs only tasks vary, so that the mean of T gaps has the spread of T draws."""
+    gaps = np.array([0.0, 0.0, 0.0, 1.0])
+    ours, theirs = [np.full(3, gap) for gap in gaps], [np.zeros(5)] * 4
+    value, low, high = statistics.difference_over_tasks(ours, theirs)
+    assert (value, low, high) == (0.25, 0.0, 0.75)  # binomial of 4 draws, p = 1/4
+    one = statistics.difference_over_tasks([np.array([0.0, 1.0])], [np.zeros(2)])
+    assert one == (0.5, 0.0, 1.0), "the runs of one task are drawn, too"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (0.06, 0.3, "ahead"),
+        (0.04, 0.3, "inconclusive"),
+        (-0.05, 0.05, "comparable"),
+        (-0.3, -0.06, "behind"),
+        (None, None, "inconclusive"),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(low, high, told):
+    assert statistics.verdict(statistics.Estimate(np.array(0.0), low, high), 0.05) == told

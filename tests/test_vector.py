@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from envs import vector
-from envs.episodes import episode_seed
 from envs.random_maze import RandomMazeVectorEnv
 from envs.vector import EpisodeStatistics, NumpyVectorEnv
+from utils.seeding import episode_seed
 
 MAZE = "RandomMaze-v0"
 

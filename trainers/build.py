@@ -46,12 +46,13 @@ from trainers.checkpoint import (
     recorded_sha256,
     restore_agent,
 )
-from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
+from trainers.evaluation import GreedyEvaluation, played_config
 from trainers.learner import Learner
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
 from utils.errors import ENDINGS, UserError, raise_all, told
 from utils.run_folder import check_run_id
+from utils.seeding import N_TOGETHER
 from utils.settings import Config, OwnRegistry, Program, install, read_settings, recomposed
 from utils.user_modules import is_named, telling
 
@@ -189,7 +190,7 @@ def build_evaluation(config: RunSettings) -> Iterator[GreedyEvaluation | None]:
             "eval_steps: evaluations need environments of their own. Give a function that "
             "makes one environment, or leave eval_steps at 0"
         )
-    few = replace(config, n_envs=min(config.eval_episodes, MOST_ENVS))
+    few = replace(config, n_envs=min(config.eval_episodes, N_TOGETHER))
     with open_env(few, config.seed) as env:
         yield GreedyEvaluation(config, env)
 

@@ -24,10 +24,9 @@ from utils.errors import EnvFault, UserError, did_you_mean
 from utils.files import atomic_write
 from utils.given_settings import with_env_settings
 from utils.run_folder import check_outside, stored_config
-from utils.seeding import evaluation_seed, streams_kept
+from utils.seeding import N_EVALUATED, evaluation_seed, streams_kept
 from utils.settings import Config, outside_settings, read_settings, setting
 
-MOST_ENVS = 16
 LONGEST_PLAYED = 100_000  # steps of an episode; its steps are held until it ends
 MOST_SALIENT = 64  # steps: 8 s for HELM with MiniLM, and 16 times that for 256
 ALL = "all"  # tasks
@@ -257,7 +256,8 @@ class GreedyEvaluation:
     """Returns and lengths of a few episodes of most probable, or most valued, actions.
 
     No random stream of the run moves and nothing of the agent changes, so that a run with
-    evaluations is the run without. The episodes follow from the run's seed and step.
+    evaluations is the run without. All runs play the same episodes, which no training meets: a
+    block of them after the other.
     """
 
     latest: float | None = None  # the mean return of the newest one in this process
@@ -273,9 +273,11 @@ class GreedyEvaluation:
         if n_due == self.n_due:
             return dict.fromkeys(names, math.nan)
         self.n_due = n_due
-        seed = evaluation_seed(self.config.seed, env_steps)
+        n_episodes = self.config.eval_episodes
+        n_blocks = max(N_EVALUATED // n_episodes, 1)
+        seed = evaluation_seed((n_due - 1) % n_blocks * n_episodes)
         with preserve_rng_and_mode(agent):
-            played = evaluate(agent, self.env, self.config.eval_episodes, True, seed)
+            played = evaluate(agent, self.env, n_episodes, True, seed)
             columns = zip(*(recording.episode for recording in played), strict=True)
             means = (float(np.array(values, float).mean()) for values in columns)  # None is NaN
             metrics = dict(zip(names, means, strict=True))

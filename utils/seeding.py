@@ -9,7 +9,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-SEED_OF_EVALUATION = 42
+# An episode of a training has a seed below these, an episode that is only played one of them.
+N_HELD_OUT = 2**16
+FIRST_HELD_OUT = 2**31 - N_HELD_OUT
+N_EVALUATED = 256  # evaluations while training play the first of them, block by block
+N_TOGETHER = 16  # environments at most that an evaluation plays in
 
 
 def seed_everything(seed: int, deterministic: bool = False) -> None:
@@ -31,12 +35,21 @@ def derived_seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
-def evaluation_seed(seed: int, number: int = 0) -> int:
-    """Return a seed for environments that are played and not trained in.
+def evaluation_seed(number: int) -> int:
+    """Return the seed of an evaluation whose first episode is this one of the list held out."""
+    return FIRST_HELD_OUT + number % N_HELD_OUT
 
-    A training of the same seed, or another small one, has none of their episodes.
+
+def episode_seed(seed: int, env: int, episode: int) -> int:
+    """Return the seed of an episode, below 2^31: the limit of many simulators.
+
+    `seed` is a run's, or that of an evaluation: environments take the episodes of its list in
+    turns, so that N episodes are the next N, whatever the number of environments.
     """
-    return derived_seed(seed + SEED_OF_EVALUATION, number)
+    if seed >= FIRST_HELD_OUT:
+        return evaluation_seed(seed - FIRST_HELD_OUT + env + N_TOGETHER * episode)
+    hashed = int(np.random.SeedSequence((seed, env, episode)).generate_state(1)[0]) >> 1
+    return hashed % FIRST_HELD_OUT  # the same, but for one episode in 33,000
 
 
 def random_state() -> dict[str, Any]:

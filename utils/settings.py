@@ -40,7 +40,7 @@ from utils.user_modules import (
     search,
 )
 
-MOST_SEED = 2**32 - 1
+MOST_SEED = 2**31 - 2**16 - 1  # seeds above are of episodes held out (utils/seeding.py)
 KINDS = {
     int: "a whole number",
     float: "a number",
