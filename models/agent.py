@@ -15,7 +15,7 @@ from gymnasium.spaces import Space, flatdim
 from torch import Tensor, nn
 
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
-from utils.cuda_graphs import is_recorded
+from utils.cuda_graphs import Recordable, is_recorded
 from utils.errors import RunError
 from utils.settings import Part, setting
 
@@ -130,17 +130,6 @@ class SequenceBatch(NamedTuple):
     terminated: Tensor
     mask: Tensor
 
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors, those of the observations first, which have no `rows`."""
-        assert self.observations.rows is None, "sequences from replay are all of their observations"
-        return [*self.observations.stored.tensors().values(), *self[1:]]
-
-    @classmethod
-    def of(cls, kinds: Sequence[str], tensors: Sequence[Tensor]) -> "SequenceBatch":
-        """Return a batch of `tensors`, whose observations are of these kinds."""
-        shown = Observations(**dict(zip(kinds, tensors, strict=False)))
-        return cls(ObservationBatch(shown), *tensors[len(kinds) :])
-
     @property
     def action_masks(self) -> Tensor | None:
         """[T+1, B, A] bool"""
@@ -186,7 +175,7 @@ def gradient_lengths(output: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     return torch.cat([each.flatten(2) for each in found], dim=-1).norm(dim=-1)
 
 
-class Agent(nn.Module, ABC):
+class Agent(Recordable, nn.Module, ABC):
     """Acts in N environments at once. All its parameters are trained.
 
     It clears the memory of starting episodes itself. A class that is trained by name is built from
@@ -198,8 +187,7 @@ class Agent(nn.Module, ABC):
         sequential: Whether learning needs whole sequences.
         n_context: Steps before a sequence that learning must see again.
         draws_actions: Whether `act` draws from a policy, or takes the action of the highest value.
-        recordable: Whether `choose` and learning from a batch are work on tensors alone, which a
-            GPU can repeat as a CUDA graph: the host looks at no number, nothing in Python changes.
+        recordable: Of `choose` and learning from a batch. Then `act` is `recall` and `choose`.
     """
 
     reads: ClassVar[tuple[type[Part], ...]] = ()
@@ -207,7 +195,6 @@ class Agent(nn.Module, ABC):
     sequential: bool = False
     n_context: int = 0
     draws_actions: bool = True
-    recordable: ClassVar[bool] = False
     reader: ObservationPreprocessor
 
     @abstractmethod
@@ -471,6 +458,7 @@ class QAgent(OffPolicyAgent):
     """Takes the action of the highest value; DQN trains it and adds the exploration."""
 
     draws_actions = False
+    recordable = True
 
     def __init__(
         self, reader: ObservationPreprocessor, body: Torso, n_actions: int, head: nn.Module
@@ -517,6 +505,8 @@ class TwinQ(nn.Module):
 
 class SacAgent(OffPolicyAgent):
     """A policy and two critics for SAC; without `critic_body` they share the policy's body."""
+
+    recordable = True
 
     def __init__(
         self,

@@ -132,8 +132,6 @@ class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
 class LanguageMemoryAgent(ActorCriticAgent):
     """The HELM family: a language model as memory, beside a trained encoder."""
 
-    recordable = True
-
     def __init__(
         self, config: LanguageMemorySettings, observation_space: Space, action_space: Space
     ) -> None:
@@ -220,6 +218,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
 class Helm(LanguageMemoryAgent):
     """HELM: a frozen Hopfield retrieval, of images or else of vectors."""
 
+    recordable = True
     reads = (HelmSettings,)
 
     @staticmethod
@@ -253,6 +252,7 @@ class Helm(LanguageMemoryAgent):
 class HelmV2(LanguageMemoryAgent):
     """HELMv2: the distribution of CLIP's features is matched to that of the embeddings."""
 
+    recordable = True
     reads = (HelmV2Settings,)
 
     @staticmethod
@@ -270,6 +270,7 @@ class HelmV2(LanguageMemoryAgent):
 class Shelm(LanguageMemoryAgent):
     """SHELM: an image becomes the K words of the shared vocabulary that describe it best."""
 
+    recordable = True
     reads = (ShelmSettings,)
 
     @staticmethod

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from models.language import transformer
 from utils import cuda_graphs
@@ -139,10 +139,17 @@ def repeated(work):
     """Stand in for a graph: its results lie in one place and are overwritten by each call."""
     recording.append(True)
     try:
-        results = [each.clone() for each in work()]
+        results = tree_map_only(torch.Tensor, torch.Tensor.clone, work())
     finally:
         recording.pop()
-    return lambda: [kept.copy_(each) for kept, each in zip(results, work(), strict=True)]
+
+    def replay():
+        for kept, each in zip(tree_leaves(results), tree_leaves(work()), strict=True):
+            if kept is not None:
+                kept.copy_(each)
+        return results
+
+    return replay
 
 
 @contextmanager

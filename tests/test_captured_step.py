@@ -106,7 +106,7 @@ def lying_from(call):
 
     def recorded(work):
         calls = itertools.count()
-        return lambda: [each + (next(calls) >= call) for each in work()]
+        return lambda: work() + (next(calls) >= call)
 
     return recorded
 

@@ -5,7 +5,7 @@ import torch
 
 from tests.pretended_gpu import OnGpu, pretended_gpu, repeated
 from utils import cuda_graphs
-from utils.cuda_graphs import CHECKS, CheckedGraph, largest_difference
+from utils.cuda_graphs import CHECKS, CheckedGraph, Recordable, largest_difference
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def played(record, monkeypatch, n=CHECKS + 4):
         given = torch.full((3,), float(number), device="cuda")
         if record is not None and graph is None:
             monkeypatch.setattr(cuda_graphs, "recorded", record)
-            graph = CheckedGraph("work", work, [given], [[state]])
+            graph = CheckedGraph("work", work, lambda: [[state]])
         results = work(given) if graph is None else graph(given)
         found += [each.cpu() for each in (*results, state)]
     return found, graph
@@ -69,18 +69,35 @@ def test_whatever_the_graph_does_results_and_state_are_the_plain_ones(
     assert all(line.startswith("work: not replayed as a CUDA graph: ") for line in lines)
 
 
-def test_other_shapes_do_not_fit(gpu, monkeypatch):
-    _, graph = played(repeated, monkeypatch, 1)
-    three = torch.zeros(3, device="cuda")
-    assert graph.fits([three])
-    assert not graph.fits([three[:2]])
-    assert not graph.fits([three.long()])
+def test_inputs_of_other_shapes_go_the_plain_way(gpu):
+    seen = []
+    graph = CheckedGraph("work", lambda given: seen.append(given) or [given + 1])
+    for n in (3, 2, 3):
+        given = torch.ones(n, device="cuda")
+        assert torch.equal(graph(given)[0].cpu(), torch.full((n,), 2.0))
+    assert graph.n_unchecked == CHECKS - 2
+    assert sum(len(each) == 2 for each in seen) == 1
+
+
+class Said(Recordable):
+    recordable = True
+
+
+class Derived(Said): ...
+
+
+class SaidAgain(Derived):
+    recordable = True
+
+
+def test_work_is_recorded_of_a_class_that_says_so_itself():
+    assert [kind.recordable for kind in (Recordable, Said, Derived, SaidAgain)] == [0, 1, 0, 1]
 
 
 def test_what_caches_ask_for_says_that_a_replay_changed_the_state(gpu, monkeypatch):
     torch.manual_seed(0)
     state = torch.zeros(3, device="cuda")
-    graph = CheckedGraph("work", counting(state), [state], [[state]])
+    graph = CheckedGraph("work", counting(state), lambda: [[state]])
     versions = []
     for _ in range(CHECKS + 2):
         graph(torch.ones_like(state))

@@ -12,6 +12,7 @@ from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
 from rewards import RewardScaling
 from trainers.ranks import Ranks
+from utils.cuda_graphs import Recordable
 from utils.settings import Part
 
 
@@ -51,7 +52,7 @@ class Transition(NamedTuple):
         return self.truncated & ~self.terminated
 
 
-class Learner(ABC):
+class Learner(Recordable, ABC):
     """The base of PPO, DQN, SAC and EllmDQN, and of learners of the user's own.
 
     Attributes:

@@ -59,7 +59,7 @@ def clipped_policy_loss(
     outside 1 ± clip_range.
     """
     ratio = (log_probs - old_log_probs).exp()
-    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)  # type: ignore[arg-type]
     loss = -torch.minimum(advantages * ratio, advantages * clipped).mean()
     with torch.no_grad():
         approx_kl = (old_log_probs - log_probs).mean()

@@ -27,7 +27,7 @@ from models.agent import (
     Step,
     Transitions,
 )
-from models.observations import AgentInput
+from models.observations import AgentInput, ObservationBatch
 from trainers.learner import Learner, MeanMetrics, Transition
 from trainers.losses import mean_grad_norm
 from trainers.sequence_replay import (
@@ -100,8 +100,6 @@ class OffPolicyLearner(Learner):
 
     Attributes:
         logged: The names of the metrics of a gradient step, without "train/".
-        records: Whether `learn` is work on tensors alone, which a GPU can repeat as a CUDA graph:
-            the host looks at no number, and nothing in Python changes.
         target: The target network.
         groups: The parameters of each optimiser, by its name.
         beside: Trained tensors that belong to no network.
@@ -118,7 +116,6 @@ class OffPolicyLearner(Learner):
     logged: ClassVar[tuple[str, ...]]
     takes_reward = True
     counts = COUNTS
-    records: ClassVar[bool] = False
     agent: OffPolicyAgent
     target: nn.Module
 
@@ -138,8 +135,11 @@ class OffPolicyLearner(Learner):
         self._n_observed = 0  # steps of each environment since the last update
         self._means = MeanMetrics()  # of the update under way
         self._waiting: list[Tensor] = []  # metrics [M] of its last steps, still on the device
-        self._graph: CheckedGraph | None = None
-        self._shapes: list[torch.Size] = []  # of the last sequences before there is one
+        self._graph = CheckedGraph(
+            "updates",
+            lambda stored, others: self.learn(SequenceBatch(ObservationBatch(stored), *others)),
+            self._changing,
+        )
         self._timed: list[float] = []  # seconds of the run's first gradient steps
 
     @abstractmethod
@@ -148,7 +148,9 @@ class OffPolicyLearner(Learner):
 
     def learn_quickly(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         """Take one gradient step, where it can be as a CUDA graph."""
-        return self._replayed(sequences) or self.learn(sequences)
+        if not self._may_record:
+            return self.learn(sequences)
+        return self._graph(sequences.observations.stored, sequences[1:])
 
     def explore(self, step: Step, percept: AgentInput) -> Step:
         return step
@@ -359,33 +361,16 @@ class OffPolicyLearner(Learner):
         if not is_so or min(counts.values()) < 0 or max(counts.values()) > most:
             raise ValueError(f"counts: not those of {n_steps:,} steps")
 
-    def _replayed(self, sequences: SequenceBatch) -> dict[str, Tensor] | None:
-        """Return the metrics of a gradient step as a CUDA graph; None where there is none.
-
-        It is that of the first sequences that have the shapes of those before them.
-        """
+    @cached_property
+    def _may_record(self) -> bool:
+        # No graph can wait for other ranks, and texts are looked up by the host.
         is_alone = self.ranks.size == 1 and not self.agent.reader.n_texts
-        if not (self.records and is_alone and self.agent.device.type == "cuda"):
-            return None
-        tensors = sequences.tensors()
-        if self._graph is None:
-            shapes = [each.shape for each in tensors]
-            are_alike, self._shapes = shapes == self._shapes, shapes
-            if not are_alike:
-                return None
-            kinds = list(sequences.observations.stored.tensors())
+        is_said = self.recordable and self.agent.recordable
+        return self.agent.device.type == "cuda" and is_alone and is_said
 
-            def work(*tensors: Tensor) -> list[Tensor]:
-                logged = self.learn(SequenceBatch.of(kinds, tensors))
-                return [logged[f"train/{name}"] for name in self.logged]
-
-            own = [*self.agent.parameters(), *self.target.parameters(), *self.beside.values()]
-            state = [own, *moments_of(self.optimizers.values())]
-            self._graph = CheckedGraph("updates", work, tensors, state)
-        if not self._graph.fits(tensors):
-            return None
-        names = (f"train/{name}" for name in self.logged)
-        return dict(zip(names, self._graph(*tensors), strict=True))
+    def _changing(self) -> list[list[Tensor]]:
+        own = [*self.agent.parameters(), *self.target.parameters(), *self.beside.values()]
+        return [own, *moments_of(self.optimizers.values())]
 
     def _rewarded(self, sequences: SequenceBatch) -> tuple[SequenceBatch, dict[str, Tensor]]:
         # Replay holds the environments' own: all of a batch are scaled by the same statistics.

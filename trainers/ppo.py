@@ -5,7 +5,7 @@ Fill a rollout of T steps, estimate advantages, pass over it a few times in mini
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step
-from models.observations import AgentInput, Observations
+from models.observations import AgentInput, ObservationBatch
 from trainers.learner import Learner, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
@@ -122,65 +122,6 @@ class Coefficients(NamedTuple):
     clip_range: float | Tensor
 
 
-class RecordedChoice:
-    """An agent's choice of actions as a CUDA graph."""
-
-    def __init__(self, choose: Callable[[Tensor, Observations], Step]) -> None:
-        self.choose = choose
-        self.graph: CheckedGraph | None = None
-        self.kinds: list[str] = []  # of observations
-        self.names: list[str] = []  # of the fields of a step
-
-    def __call__(self, context: Tensor, observations: Observations) -> Step:
-        shown = observations.tensors()
-        if self.graph is None:
-            self.kinds = list(shown)
-            self.graph = CheckedGraph("acting", self._work, [context, *shown.values()])
-        found = self.graph(context, *shown.values())
-        return Step(context=context, **dict(zip(self.names, found, strict=True)))
-
-    def _work(self, context: Tensor, *shown: Tensor) -> list[Tensor]:
-        step = self.choose(context, Observations(**dict(zip(self.kinds, shown, strict=True))))
-        fields = step._replace(context=None)._asdict()
-        self.names = [name for name, each in fields.items() if each is not None]
-        return [fields[name] for name in self.names]
-
-
-class RecordedMinibatch:
-    """A minibatch's gradient step as a CUDA graph, the drawing of its samples included.
-
-    `rollout` is a copy of the one to learn from, whose tensors stay in their places. `learn` maps a
-    batch and coefficients to metrics, changing `state`.
-    """
-
-    def __init__(
-        self,
-        learn: Callable[[Batch, Coefficients], dict[str, Tensor]],
-        rollout: Rollout,
-        state: Sequence[Sequence[Tensor]],
-    ) -> None:
-        self.learn, self.rollout, self.state = learn, rollout, state
-        self.names: list[str] = []
-        self.graph: CheckedGraph | None = None
-
-    @property
-    def works(self) -> bool:
-        return self.graph is None or self.graph.works
-
-    def __call__(self, samples: Tensor, now: Coefficients) -> dict[str, Tensor]:
-        # Coefficients follow their schedules, so they lie on the device, too.
-        inputs = samples, torch.tensor(now).to(samples.device)
-        if self.graph is None:
-            self.graph = CheckedGraph("updates", self._work, inputs, self.state)
-        (row,) = self.graph(*inputs)
-        return dict(zip(self.names, row.unbind(), strict=True))
-
-    def _work(self, samples: Tensor, now: Tensor) -> list[Tensor]:
-        logged = self.learn(self.rollout.batch(samples), Coefficients(*now.unbind()))
-        self.names = list(logged)
-        return [torch.stack([*logged.values()])]
-
-
 class PPO(Learner):
     """Trains one agent on the rollouts it collects itself.
 
@@ -191,6 +132,7 @@ class PPO(Learner):
 
     reads = (PpoSettings,)
     takes_reward = True
+    recordable = True
     agent: ActorCriticAgent
 
     def __init__(self, config: PpoSettings, agent: ActorCriticAgent, *joined: Any) -> None:
@@ -215,8 +157,14 @@ class PPO(Learner):
         self.rollout: Rollout | None = None
         self.past: ContextWindow | None = None
         self._memory_is_stale = self._has_noticed = False
-        self._graph: RecordedMinibatch | None = None
-        self._choose = RecordedChoice(agent.choose)
+        self._choose = CheckedGraph("acting", agent.choose)
+        self._step = CheckedGraph(
+            "updates",
+            lambda shown, others, now: self._learn(
+                Batch(ObservationBatch(shown), *others), Coefficients(*now.unbind())
+            ),
+            lambda: [self.parameters, *moments_of([self.optimizer])],
+        )
 
     @staticmethod
     def validate_config(config: PpoSettings, agent: type[Agent]) -> list[str]:
@@ -310,7 +258,7 @@ class PPO(Learner):
         rollout.estimate(config.gamma, config.gae_lambda)
 
         now = self.coefficients(progress)
-        graph = self._recorded_minibatch(rollout) if self._may_record else None
+        here = torch.tensor(now).to(self.agent.device) if self._may_record else None
 
         # Several passes, each in an order of its own: of steps, or of sequences from a start on.
         logged: list[dict[str, Tensor]] = []
@@ -319,12 +267,12 @@ class PPO(Learner):
         for epoch in range(config.n_epochs):
             orders.append(torch.randperm(n_shown) if permutations is None else permutations[epoch])
             first = len(logged)
-            if graph is not None and graph.works:
-                logged += [graph(samples, now) for samples in self._samples(orders[-1])]
-            else:
-                logged += [
-                    self._learn(batch, now) for batch in self._minibatches(rollout, orders[-1])
-                ]
+            for batch in self._minibatches(rollout, orders[-1]):
+                if here is None:
+                    logged.append(self._learn(batch, now))
+                else:
+                    # The coefficients are inputs, too: a graph would keep those it was recorded by.
+                    logged.append(self._step(batch.observations.shown, batch[1:], here))
             # The policy may already be too far from the one that acted. All ranks stop together.
             if config.target_kl is not None:
                 kl = torch.stack([row["train/approx_kl"] for row in logged[first:]]).mean().item()
@@ -404,13 +352,11 @@ class PPO(Learner):
             of(config.clip_range, 0.0, config.clip_decay),
         )
 
-    def _samples(self, order: Tensor) -> Sequence[Tensor]:
-        return order.to(self.agent.device).split(len(order) // self.config.n_batches)
-
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
         config, ranks = self.config, self.ranks
         if not self.agent.sequential:
-            return map(rollout.batch, self._samples(order))
+            samples = order.to(self.agent.device)
+            return map(rollout.batch, samples.split(len(order) // config.n_batches))
         if ranks.size == 1:
             return map(rollout.sequence_batch, order.split(config.sequences_per_batch))
         # Ranks have cut different numbers of sequences, and each minibatch needs some of each rank.
@@ -420,18 +366,12 @@ class PPO(Learner):
 
     @cached_property
     def _may_record(self) -> bool:
-        # A graph repeats one work without the host: on minibatches of one size, which no other rank
-        # and no running deviation has a part in, and without texts, which the host looks up.
+        # Other ranks and a running deviation have a part in minibatches that no graph can repeat,
+        # and texts are looked up by the host.
+        agent = self.agent
         is_alone = self.ranks.size == 1 and not self.config.adv_norm
-        is_on_gpu = self.agent.device.type == "cuda"
-        return is_on_gpu and is_alone and self.agent.recordable and not self.agent.reader.n_texts
-
-    def _recorded_minibatch(self, rollout: Rollout) -> "RecordedMinibatch":
-        if self._graph is None:
-            state = [self.parameters, *moments_of([self.optimizer])]
-            self._graph = RecordedMinibatch(self._learn, rollout.without_surroundings(), state)
-        self._graph.rollout.take(rollout)
-        return self._graph
+        is_said = self.recordable and agent.recordable and not agent.reader.n_texts
+        return agent.device.type == "cuda" and is_alone and is_said
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
         for group in self.optimizer.param_groups:

@@ -180,26 +180,6 @@ class Rollout:
             self.following.map(lambda kept, seen: kept[t].copy_(seen), next_)
         self.n_stored = t + 1
 
-    def without_surroundings(self) -> "Rollout":
-        """Return a twin of the steps alone, whose own tensors `take` fills."""
-        twin = Rollout(
-            self.n_steps,
-            self.observations.map(lambda kind: kind[0]),
-            self.context[0],
-            action_shape=tuple(self.actions.shape[2:]),
-        )
-        twin.take(self)
-        return twin
-
-    def take(self, other: "Rollout") -> None:
-        """Copy what minibatches are made of from a full rollout of the same size."""
-        torch._foreach_copy_(self._learned, other._learned)
-
-    @property
-    def _learned(self) -> list[Tensor]:
-        own = [self.actions, self.log_probs, self.values, self.advantages, self.returns]
-        return [*own, self.context, *self.observations.tensors().values()]
-
     def transitions(self) -> Transitions:
         rows = torch.arange(2 * self.n_samples, device=self.is_first.device)
         observations = self._batch_of_all.select(self.n_past * self.n_envs + rows)

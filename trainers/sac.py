@@ -62,7 +62,6 @@ class Tempered(OffPolicyLearner):
 
     reads = (SacSettings,)
     networks = "SAC"
-    records = True
     config: SacSettings
 
     def begin_temperature(self, log_first: Tensor) -> None:
@@ -96,6 +95,7 @@ class SAC(Tempered, ActorCriticLearner):
         *("critic_loss", "q1_mean", "q2_mean", "actor_loss", "entropy", "temperature"),
         *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
     )
+    recordable = True
     agent: SacAgent
     target: Critic
 
@@ -193,7 +193,6 @@ class SAC(Tempered, ActorCriticLearner):
 class ContinuousSAC(Tempered, TwinCriticLearner):
     """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905)."""
 
-    records = False  # the host looks whether the actions drawn are finite, and counts the steps
     logged = (*TwinCriticLearner.logged, "entropy", "temperature")
 
     def __init__(self, config: SacSettings, agent: Any, *joined: Any) -> None:

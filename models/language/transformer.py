@@ -11,7 +11,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -71,7 +71,7 @@ class CapturedStep:
         self.tokens.copy_(tokens)
         self.ages.copy_(ages)
         self.position.fill_(position)
-        return self._replay()[0].clone()
+        return self._replay().clone()
 
     def compare(self, found: Tensor, expected: Tensor) -> None:
         """Give the graph up if its result differs from that of the plain step.  [N, D] both"""
@@ -80,12 +80,12 @@ class CapturedStep:
         if not difference <= self.tolerance:
             self._give_up(f"it differs by {difference:.1%} from the plain step")
 
-    def _run(self) -> list[Tensor]:
+    def _run(self) -> Tensor:
         # The host must not look at a number here: a graph would repeat its decision for ever.
         rings = self.keys[:, :, : self.n_slots], self.values[:, :, : self.n_slots]
         n_new = self.tokens.shape[1]
         windows = ring_windows(rings, self.position, self.ages, n_new, self.n_visible)
-        return [self.read(self.tokens, self.ages, windows)]
+        return self.read(self.tokens, self.ages, windows)
 
     def _give_up(self, reason: str) -> None:
         self.works, self.reason = False, reason
@@ -240,7 +240,8 @@ class LayerStack(LanguageModel):
     def read(self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]) -> Tensor:
         hidden, fuses = self._enter(tokens, ages), self.fuses(tokens, windows[0])
         for layer, window in zip(self.layers, windows, strict=True):
-            hidden = layer.fused(hidden, window) if fuses else layer(hidden, window)[0]
+            one = cast(CausalLayer, layer)
+            hidden = one.fused(hidden, window) if fuses else one(hidden, window)[0]
         return hidden[:, -1]
 
     def fuses(self, tokens: Tensor, window: CacheView) -> bool:
