@@ -10,25 +10,25 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
-from tqdm import tqdm
 
-from analysis.page import FORMATS, page_of, write_movies
 from analysis.run_data import aligned
-from trainers.build import open_env, player_config, restored_agent
-from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
-from trainers.evaluation import Episode, evaluate, saliency, task_settings
 from utils.command_line import Parser, add_trust, add_var, run_program, whole_number
 from utils.errors import UserError, escape, one_line
 from utils.files import check_file, check_writable, folder_name
 from utils.hub import HubError, check_repository_name, hub_snapshot
 from utils.loggers import FILE as METRICS
-from utils.run_folder import DESCRIPTION, SETTINGS, write_json
+from utils.run_folder import DESCRIPTION, PUBLISHED, SETTINGS, write_json
 from utils.seeding import N_HELD_OUT, N_TOGETHER, evaluation_seed, seed_everything
 from utils.settings import Config, installed, networks_of
+
+if TYPE_CHECKING:
+    from trainers.evaluation import Episode
+
+# What brings PyTorch is imported where it is used: --help and a wrong option wait for nothing.
 
 EPISODES = Path("episodes")
 MOST_EPISODES = 1_000_000
@@ -47,10 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
+    from trainers.checkpoint import find_checkpoint
+
     play(find_checkpoint(local_place(arguments.ckpt_path)), arguments)
 
 
 def play(path: Path, arguments: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from analysis.page import page_of, write_movies
+    from trainers.build import open_env, player_config, restored_agent
+    from trainers.checkpoint import load_checkpoint
+    from trainers.evaluation import evaluate, saliency, task_settings
+
     checkpoint = load_checkpoint(path)
     n_envs = min(arguments.n_episodes, N_TOGETHER)
     acting = arguments.device, arguments.trust, arguments.var, arguments.random
@@ -110,6 +119,9 @@ def play_tasks(
     path: Path,
     arguments: argparse.Namespace,
 ) -> None:
+    from trainers.build import open_env, restored_agent
+    from trainers.evaluation import evaluate
+
     figures: dict[str, dict[str, Any]] = {}
     player: Any = None
     seed = evaluation_seed(arguments.seed)
@@ -132,6 +144,8 @@ def play_tasks(
 
 def check_places(config: Config, path: Path, arguments: argparse.Namespace) -> None:
     """Raise UserError unless all files can be written, before any episode is played."""
+    from analysis.page import FORMATS
+
     result = result_file(config, path, arguments)
     check_writable(result.parent, "--ckpt-path")
     check_file(result)
@@ -232,6 +246,8 @@ def local_place(text: str) -> Path:
     """
     if not text.startswith(HUB):
         return Path(text)
+    from trainers.checkpoint import load_checkpoint
+
     repository, _, revision = text.removeprefix(HUB).partition("@")
     try:
         check_repository_name(repository)
@@ -294,7 +310,7 @@ def page_facts(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def summarize(episodes: list[Episode]) -> dict[str, object]:
+def summarize(episodes: list["Episode"]) -> dict[str, object]:
     """Return mean and population standard deviation, and the figures of every episode."""
     returns = np.array([episode.episode_return for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
@@ -312,7 +328,7 @@ def summarize(episodes: list[Episode]) -> dict[str, object]:
     return result
 
 
-def table(episodes: list[Episode], result: dict[str, Any]) -> str:
+def table(episodes: list["Episode"], result: dict[str, Any]) -> str:
     rows = [[n, f"{each.episode_return:.3f}", each.length] for n, each in enumerate(episodes, 1)]
     for name in ("mean", "std"):
         rows.append([name, f"{result[f'return_{name}']:.3f}", f"{result[f'length_{name}']:.1f}"])

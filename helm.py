@@ -31,7 +31,6 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -56,7 +55,7 @@ from trainers.callbacks import Callback
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.learner import Learner
 from trainers.ranks import joined_ranks
-from trainers.train import RunSettings
+from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.seeding import N_HELD_OUT, evaluation_seed, seed_everything, streams_kept
@@ -373,7 +372,7 @@ def _restored(
     config = player_config(checkpoint, path, 1, device, trust, _as_texts(settings))
     with ExitStack() as stack:
         with given(env) as name:
-            own = config if name is None else replace(config, env=name)
+            own = config if name is None else config.replace(env=name)
             seed = evaluation_seed(config.seed)
             played_in = stack.enter_context(open_env(own, seed, drawn))
         yield config, restored_agent(config, played_in, checkpoint, path), played_in

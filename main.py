@@ -4,26 +4,21 @@ import utils.starting  # noqa: F401
 
 # isort: split
 import argparse
-import dataclasses
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from analysis import build_showcase
 from envs import given_facts
 from envs.episodes import choose_episodes
 from models import build_agent, resolve_device
-from trainers.build import build_evaluation, build_learner, check, open_env
+from trainers import parts  # noqa: F401  hands all parts to the settings
 from trainers.callbacks import Callback, Callbacks
-from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
-from trainers.collector import Collector
-from trainers.ranks import Ranks, joined_ranks
-from trainers.train import Run, RunSettings
+from trainers.settings import RunSettings
 from utils.command_line import Parser, add_trust, add_var, exit_process, run_program
 from utils.errors import UserError
 from utils.given_settings import (
@@ -46,6 +41,13 @@ from utils.seeding import seed_everything
 from utils.starting import number_of_threads
 from utils.user_modules import telling
 
+if TYPE_CHECKING:
+    from trainers.checkpoint import WarmStart
+    from trainers.ranks import Ranks
+    from trainers.train import Run
+
+# What brings PyTorch is imported in the functions: help and a wrong setting wait for nothing.
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     return run_program(train, argv)
@@ -56,19 +58,26 @@ def train(argv: Sequence[str] | None) -> None:
     if arguments.list_configs or arguments.print_config:
         print_settings(arguments)
         return
+    # A wrong setting is told before PyTorch is loaded, which takes seconds; by several processes
+    # when they have joined, and so once.
+    config = None
+    if not arguments.resume and "WORLD_SIZE" not in os.environ:
+        config = load_config(arguments.config, arguments.overrides)
+    from trainers.ranks import joined_ranks
+
     # Under torchrun several processes train one agent together; otherwise there is one rank.
     with joined_ranks() as ranks:
         if arguments.resume:
             resume_run(arguments.resume, ranks, arguments.trust, arguments.n_steps)
         else:
-            config = load_config(arguments.config, arguments.overrides).part(RunSettings)
+            config = config or load_config(arguments.config, arguments.overrides)
             names = arguments.run_id, arguments.overrides, arguments.init_from
-            start_run(config, ranks, *names, arguments.trust)
+            start_run(config.part(RunSettings), ranks, *names, arguments.trust)
 
 
 def start_run(
     config: RunSettings,
-    ranks: Ranks,
+    ranks: "Ranks",
     run_id: str | None = None,
     overrides: Sequence[str] = (),
     init_from: Path | None = None,
@@ -86,6 +95,9 @@ def start_run(
         trust: Load a guide's run even if another user began it.
         callbacks: Of a Python program.
     """
+    from trainers.build import check
+    from trainers.checkpoint import WarmStart
+
     check(config, run_id, has_start=init_from is not None)
     start = None if init_from is None else WarmStart.named(init_from)
     with telling(config), build_run(config, ranks, start, trust, callbacks) as run:
@@ -111,15 +123,18 @@ def start_run(
 
 def resume_run(
     folder: Path,
-    ranks: Ranks,
+    ranks: "Ranks",
     trust: bool = False,
     n_steps: int | None = None,
     callbacks: Iterable[Callback] = (),
 ) -> Path:
     """Go on with a run and return its folder; `n_steps`: of the whole run, instead of its own."""
+    from trainers.build import check
+    from trainers.checkpoint import WarmStart, own_checkpoint
+
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     if n_steps is not None:
-        config = dataclasses.replace(config, n_steps=n_steps)
+        config = config.replace(n_steps=n_steps)
     facts = init_checkpoint(folder)
     check(config, has_start=facts is not None)
     with ranks.enter_on_first(locked(folder)):
@@ -134,16 +149,22 @@ def resume_run(
 @contextmanager
 def build_run(
     config: RunSettings,
-    ranks: Ranks,
-    start: WarmStart | None = None,
+    ranks: "Ranks",
+    start: "WarmStart | None" = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
-) -> Iterator[Run]:
+) -> Iterator["Run"]:
     """Build everything the settings name; close the environments at the end."""
+    import torch
+
+    from trainers.build import build_evaluation, build_learner, open_env
+    from trainers.collector import Collector
+    from trainers.train import Run
+
     check_loggers(config)
     asked = Callbacks(callbacks)
     n_threads = number_of_threads(config.threads)
-    config = dataclasses.replace(config, device=resolve_device(config.device), threads=n_threads)
+    config = config.replace(device=resolve_device(config.device), threads=n_threads)
     torch.set_num_threads(n_threads)
     ranks.print(f"{config.model} on {config.env}, device {config.device}")
     seed_everything(config.seed, config.deterministic)
@@ -192,7 +213,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--resume", metavar="RUN_FOLDER", type=Path, help=unfinished)
     begun = "begin with the parameters of another run's agent: its folder, or a checkpoint"
-    add(INIT_FROM, metavar="RUN", type=Path, help=begun)
+    add("--init-from", metavar="RUN", type=Path, help=begun)
     add_trust(parser)
     add("--list-configs", action="store_true", help="show the published settings")
     add("--print-config", action="store_true", help="show all settings and stop")
@@ -229,7 +250,7 @@ def print_settings(arguments: argparse.Namespace) -> None:
         config = load_run_config(arguments.resume, arguments.trust)
     else:
         config = load_config(arguments.config, arguments.overrides)
-    values = dataclasses.asdict(config)
+    values = config.as_dict()
     print(json.dumps({name: values[name] for name in default_settings(values)}, indent=2))
 
 

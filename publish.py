@@ -9,7 +9,6 @@ import utils.starting  # noqa: F401
 # isort: split
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -19,7 +18,6 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +38,6 @@ from rewards.suggesters.answer_cache import AnswerCache
 from trainers.checkpoint import (
     BEST,
     LAST,
-    PUBLISHED,
     find_checkpoint,
     load_checkpoint,
     save_published,
@@ -53,6 +50,7 @@ from utils.loggers import FILE as METRICS
 from utils.loggers import RETURN, check_size
 from utils.run_folder import (
     DESCRIPTION,
+    PUBLISHED,
     SETTINGS,
     check_settings,
     description_of,
@@ -130,7 +128,7 @@ def publish(argv: Sequence[str] | None) -> None:
     stored = stored_config(settings, str(path), path.parent, arguments.trust)
     here = load_run_config(arguments.run, arguments.trust)
     check_settings(arguments.run, here, settings, "the checkpoint")
-    config = replace(stored, **public)
+    config = stored.replace(**public)
     played = evaluations(path, checkpoint["env_steps"])
     if not played:  # a card without a score says nothing about the agent
         words = ["--ckpt-path", str(path), "--n-episodes", str(arguments.n_episodes)]
@@ -273,7 +271,7 @@ def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
 def card(facts: Facts) -> str:
     config, place = facts.config, f"hub:{facts.repository}" if facts.repository else "THIS_FOLDER"
     by = "" if config.algorithm in config.model else f", trained by {literal(config.algorithm)}"
-    named = set(named_modules(dataclasses.asdict(config)).values())
+    named = set(named_modules(config.as_dict()).values())
     modules = sorted(each for each in named if not is_environment_package(each))
     trusting = " --trust" if modules else ""
     sections = [
@@ -297,7 +295,7 @@ def card(facts: Facts) -> str:
         needed = "Not contained; their checksums are compared when the agent is loaded."
         sections.append(f"## Pretrained parts\n\n{needed}\n\n{table}")
     read = read_settings(config)
-    names = all_settings(dataclasses.asdict(config))
+    names = all_settings(config.as_dict())
     values = [[name, json.dumps(getattr(config, name))] for name in names if name in read]
     return "\n".join([*sections, f"## Settings\n\n{markdown([['setting', 'value'], *values])}"])
 

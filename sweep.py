@@ -22,9 +22,7 @@ from pathlib import Path
 
 from sweeps import grid, jobs, search
 from sweeps.jobs import Job, State
-from trainers import build
-from trainers.checkpoint import CheckpointSettings, Interruption
-from trainers.train import RunSettings
+from trainers.settings import CheckpointSettings, RunSettings
 from utils.command_line import GIVEN, Parser, add_trust, add_var, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, cli_command, raise_all
 from utils.files import check_writable
@@ -198,6 +196,8 @@ def gpus(text: str) -> float:
 
 def check_settings(config: Config, n_gpus: float) -> None:
     """Raise UserError where a run of these settings cannot work in a sweep."""
+    from trainers import build  # not above: it brings PyTorch, and --help would wait
+
     build.check(config.part(RunSettings))
     if not config.part(CheckpointSettings).save_ckpt:
         raise UserError("save_ckpt: false. A sweep resumes from checkpoints, leave it true")
@@ -236,6 +236,8 @@ def cost(jobs: Sequence[Job]) -> str:
 
 def train(work: jobs.Jobs, arguments: argparse.Namespace) -> signal.Signals | None:
     """Train the missing runs; return the signal that ended them early, if one did."""
+    from trainers.checkpoint import Interruption
+
     with (
         jobs.ray_pool(arguments.address, arguments.cpus, arguments.gpus, arguments.trust) as pool,
         Interruption("the runs save and end; Ctrl-C again leaves at once") as interruption,

@@ -7,19 +7,19 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from analysis import goals, lengths, memory, probe, scoreboard
+from analysis import goals, lengths
 from analysis.figures import AnalysisResult
 from analysis.run_data import aligned
-from analysis.source import Source, named_agent
-from models.agent import ActorCriticAgent
-from models.memories import TrainedMemory
-from models.memories.check import CHECKS, examine, title, told_of
+from analysis.statistics import BETAS, MOST_WORDS, PROBED
 from utils.command_line import Parser, add_trust, add_var, finite_number, run_program, whole_number
 from utils.errors import RunError, UserError
 from utils.files import check_writable
 from utils.seeding import N_HELD_OUT
+
+if TYPE_CHECKING:
+    from analysis.source import Source
 
 EPILOG = """SOURCE is a run folder or checkpoint: its agent plays; or episodes of eval.py, files or
 a folder; or both: that agent looks at those episodes. Without SOURCE a random agent plays, and
@@ -38,22 +38,69 @@ python -m analysis scoreboard experiments docs/scoreboard.csv
 python -m analysis probe experiments/*/TMazePassive-v0
 python -m analysis check my_agents:MyMemory
 """
+
+
+# What brings PyTorch is imported in the functions: --help waits for nothing.
+
+
+def distances(asked: argparse.Namespace) -> AnalysisResult:
+    from analysis.memory import analyse_distances
+
+    return analyse_distances(source(asked), asked.beta)
+
+
+def words(asked: argparse.Namespace) -> AnalysisResult:
+    from analysis.memory import analyse_words
+
+    return analyse_words(source(asked), asked.most)
+
+
+def attention(asked: argparse.Namespace) -> AnalysisResult:
+    from analysis.memory import analyse_attention
+
+    return analyse_attention(source(asked))
+
+
+def layers(asked: argparse.Namespace) -> AnalysisResult:
+    from analysis.memory import analyse_layers
+
+    return analyse_layers(source(asked))
+
+
+def scoreboard(asked: argparse.Namespace) -> AnalysisResult:
+    from analysis.scoreboard import analyse
+
+    return analyse(asked.runs)
+
+
+def probe(asked: argparse.Namespace) -> AnalysisResult:
+    from analysis.probe import analyse
+
+    return analyse(
+        asked.runs,
+        asked.n_episodes,
+        asked.random_share,
+        asked.seed,
+        asked.trust,
+    )
+
+
 ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], AnalysisResult]]] = {
     "distances": (
         "distances between observations beside those between their tokens, for several beta",
-        lambda asked: memory.analyse_distances(source(asked), asked.beta),
+        distances,
     ),
     "words": (
         "the words of a task's observations by frequency (SHELM)",
-        lambda asked: memory.analyse_words(source(asked), asked.most),
+        words,
     ),
     "attention": (
         "which past steps each layer looks at, and those the value depends on (saliency)",
-        lambda asked: memory.analyse_attention(source(asked)),
+        attention,
     ),
     "layers": (
         "how alike hidden states are between layers and between steps: which layers matter",
-        lambda asked: memory.analyse_layers(source(asked)),
+        layers,
     ),
     "lengths": (
         "score against length, over runs: how far agents remember (T-Maze and the like)",
@@ -65,17 +112,11 @@ ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], AnalysisResult]]] 
     ),
     "scoreboard": (
         "agents by tasks that isolate memory, over runs: scores between chance and the best",
-        lambda asked: scoreboard.analyse(asked.runs),
+        scoreboard,
     ),
     "probe": (
         "read cues from hidden states k steps after they were shown: in memory? used?",
-        lambda asked: probe.analyse(
-            asked.runs,
-            asked.n_episodes,
-            asked.random_share,
-            asked.seed,
-            asked.trust,
-        ),
+        probe,
     ),
 }
 EPISODES = {"distances": 5, "words": 5, "attention": 1, "layers": 1}  # to play
@@ -98,6 +139,11 @@ def analyse(argv: Sequence[str] | None) -> None:
 
 
 def check(asked: argparse.Namespace) -> None:
+    from analysis.source import named_agent
+    from models.agent import ActorCriticAgent
+    from models.memories import TrainedMemory
+    from models.memories.check import CHECKS, examine, title, told_of
+
     agent = named_agent(asked.name, asked.var, asked.trust)
     memories = [part for part in agent.modules() if isinstance(part, TrainedMemory)]
     checked = memories[:1] + [agent] * isinstance(agent, ActorCriticAgent)
@@ -124,7 +170,9 @@ def check(asked: argparse.Namespace) -> None:
         raise RunError("\n".join(failed))
 
 
-def source(asked: argparse.Namespace) -> Source:
+def source(asked: argparse.Namespace) -> "Source":
+    from analysis.source import Source
+
     return Source(asked.source, asked.config, asked.var, asked.n_episodes, asked.seed, asked.trust)
 
 
@@ -172,18 +220,18 @@ def add_source(parser: argparse.ArgumentParser, n_episodes: int) -> None:
 
 def add_own_options(add: Callable[..., object], name: str) -> None:
     if name == "distances":
-        betas = {"nargs": "+", "default": memory.BETAS, "help": "inverse temperatures"}
+        betas = {"nargs": "+", "default": BETAS, "help": "inverse temperatures"}
         add("--beta", type=finite_number(0, 1e6), **betas)
     if name == "words":
-        most = {"default": memory.MOST_WORDS, "help": "words to show"}
+        most = {"default": MOST_WORDS, "help": "words to show"}
         add("--most", metavar="N", type=whole_number(1, 1000), **most)
     if name in KEYS:
         by = f"settings that tell agents apart ({KEYS[name]})"
         add("--by", metavar="KEY,KEY", default=KEYS[name], help=by)
     if name == "probe":
-        n_episodes = whole_number(probe.FEWEST, probe.MOST)
-        episodes = f"episodes of each run ({probe.EPISODES})"
-        add("--n-episodes", metavar="N", type=n_episodes, default=probe.EPISODES, help=episodes)
+        n_episodes = whole_number(32, 10_000)
+        episodes = f"episodes of each run ({PROBED})"
+        add("--n-episodes", metavar="N", type=n_episodes, default=PROBED, help=episodes)
         at_random = "share of actions drawn at random in the place of the agent's (0)"
         add("--random-share", metavar="P", type=finite_number(0, 1), default=0.0, help=at_random)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from analysis import figures
+from analysis.statistics import BETAS, MOST_WORDS
 from models.caching import to_float01
 from models.helm import LanguageMemory, attention_by_step
 from models.language import LanguageModel
@@ -34,10 +35,8 @@ if TYPE_CHECKING:
 
     from analysis.source import Source
 
-BETAS = (1.0, 10.0, 100.0, 1000.0)
 MOST_IMAGES, MOST_PAIRS = 300, 4000
 PROJECTION = "projection"
-MOST_WORDS = 25
 LEAST_WEIGHT = 0.0005  # of attention, below which it is left out of the numbers
 
 log = logging.getLogger(__name__)

@@ -30,6 +30,7 @@ from analysis.lengths import TASKS
 from analysis.run_data import run_folders
 from analysis.scoreboard import TASKS as LADDER
 from analysis.source import Source
+from analysis.statistics import PROBED
 from envs.vector import NOT_SHOWN, cues_of
 from models import agent_class, build_agent
 from models.agent import Agent, Memory, Step
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEWEST, EPISODES, MOST = 32, 400, 10_000
 SCORED = 100  # episodes of a score
 NOISE = 0.01  # standard deviations of a feature
 CONSTANT = 1e-6  # spread below which a feature is none
@@ -215,7 +215,7 @@ class Watched(Agent):
 
 def analyse(
     paths: Iterable[Path],
-    n_episodes: int = EPISODES,
+    n_episodes: int = PROBED,
     random_share: float = 0.0,
     seed: int = 0,
     trust: bool = False,

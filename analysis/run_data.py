@@ -124,9 +124,8 @@ def read_settings_of(folder: Path, **kinds: type) -> dict[str, Any]:
 
 
 def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[str, Any]:
-    # Declares all settings, which complete those of older runs. Not above: --help of plot.py would
-    # wait for PyTorch.
-    import trainers.build  # noqa: F401
+    # Declares all settings, which complete those of older runs; plot.py --help waits for none.
+    import trainers.parts  # noqa: F401
 
     settings = with_defaults(values)
     for name, kind in kinds.items():

@@ -1,6 +1,5 @@
 """Episodes to be analysed, played or recorded, and an agent that looks at them."""
 
-import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -78,7 +77,7 @@ class Source:
             agent_class(config.model).check(config)
         n_envs = min(self.n_episodes, N_TOGETHER)
         device = resolve_device("auto" if self.checkpoint else config.device)
-        return dataclasses.replace(config, device=device, n_envs=n_envs)
+        return config.replace(device=device, n_envs=n_envs)
 
     @cached_property
     def agent(self) -> Agent:
@@ -178,7 +177,7 @@ def named_agent(name: str, overrides: Sequence[str], trust: bool) -> Agent:
     else:
         config = load_config(None, [f"model={_with_agent(name)}", *overrides])
         agent_class(config.model).check(config)
-        config = dataclasses.replace(config, device="cpu", n_envs=1)
+        config = config.replace(device="cpu", n_envs=1)
     seed_everything(config.seed)
     with open_env(config, config.seed) as env:
         if state is not None:

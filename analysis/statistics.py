@@ -12,6 +12,10 @@ from utils.errors import UserError
 CONFIDENCE = 0.95
 N_RESAMPLES = 2000
 QUARTER = 0.25
+# Defaults of analyses; here, and not beside them, for --help waits for no PyTorch.
+BETAS = (1.0, 10.0, 100.0, 1000.0)  # inverse temperatures
+MOST_WORDS = 25
+PROBED = 400  # episodes of each run
 TAUS = np.linspace(0, 1, 51)  # normalised scores at which a performance profile is drawn
 
 

@@ -15,6 +15,7 @@ from analysis import memory
 from analysis.figures import new_figure, style
 from analysis.page import coloured
 from analysis.run_data import markdown
+from analysis.statistics import MOST_WORDS
 from models.agent import Agent
 from models.helm import LanguageMemory
 from models.observation_to_language import TokenRetrieval
@@ -75,7 +76,7 @@ def media(agent: Agent, episode: Observations) -> Media:
     if isinstance(retrieval, TokenRetrieval) and episode.images is not None:
         counts = memory.count_words([memory.retrieved_words(retrieval, episode.images)])
         shown["episode/words"] = picture(memory.draw_words(counts))
-        shown["episode/word_counts"] = markdown(memory.word_table(counts)[: memory.MOST_WORDS + 1])
+        shown["episode/word_counts"] = markdown(memory.word_table(counts)[: MOST_WORDS + 1])
     if language is not None:
         tokens = memory.episode_tokens(language, episode)
         weights = memory.episode_attention(language.language_model, tokens).cpu().numpy()

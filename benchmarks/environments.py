@@ -8,7 +8,6 @@ import contextlib
 import io
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -25,7 +24,7 @@ from envs import make_vector_env
 from envs import minigrid as our_minigrid
 from envs.episodes import SingleEnvs
 from envs.minigrid_captions import played_views
-from trainers import build  # noqa: F401  settings know no part before
+from trainers import parts  # noqa: F401  settings know no part before
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.settings import Config
@@ -46,7 +45,7 @@ TASKS = (
 
 
 def settings(task: str = KEY_CORRIDOR, n_envs: int = N_ENVS) -> Config:
-    return replace(load_config(), env=task, n_envs=n_envs)
+    return load_config().replace(env=task, n_envs=n_envs)
 
 
 def seen_images(n_envs: int = N_ENVS) -> Iterator[Tensor]:

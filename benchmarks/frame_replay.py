@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from benchmarks.measuring import in_words, measure, peak_megabytes, this_machine
 from models.observations import Observations
-from trainers import build  # noqa: F401  settings know no part before
+from trainers import parts  # noqa: F401  settings know no part before
 from trainers.frame_replay import FrameReplay
 from utils.command_line import Parser, run_program, whole_number
 from utils.given_settings import load_config

@@ -22,7 +22,8 @@ from models.language.generation import load_text_model
 from models.language.kv_cache import KVCache
 from models.language.load import load_language_model
 from models.language.transformer import TransformerXL
-from rewards.suggesters.language_model import BULLET, DEFAULT_MODEL, INSTRUCTION, bullet, question
+from rewards.settings import DEFAULT_MODEL
+from rewards.suggesters.language_model import BULLET, INSTRUCTION, bullet, question
 from rewards.suggesters.rules import TextState
 
 CHUNK = 64  # tokens read at a time before the clock starts

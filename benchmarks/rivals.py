@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from envs import make_vector_env
 from models.baselines import N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES
-from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder
+from models.encoders import LARGE, SMALL, build_encoder
 from models.observations import ObservationPreprocessor
-from models.sentence_encoder import DEFAULT_ENCODER
+from models.settings import DEFAULT_ENCODER, EncoderSettings
 from trainers.collector import stacked
-from trainers.ppo import PpoSettings
+from trainers.settings import PpoSettings
 from utils.errors import UserError
 
 WIDTH = 256  # of features before an LSTM, and of the LSTM

@@ -45,9 +45,10 @@ from models.caching import ObservationCache
 from models.helm import LanguageMemoryAgent
 from models.memories import NoMemory
 from trainers.collector import Collector
-from trainers.ppo import PPO, PpoSettings
+from trainers.ppo import PPO
 from trainers.ranks import Ranks
-from trainers.train import Run, RunSettings
+from trainers.settings import PpoSettings, RunSettings
+from trainers.train import Run
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
 from utils.given_settings import load_config

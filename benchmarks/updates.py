@@ -35,11 +35,12 @@ from models.agent import SequenceBatch
 from models.ellm import Ellm
 from models.language import layers
 from models.observations import Observations, SentenceTable
-from trainers.ellm_dqn import EllmDQN, NStepDqnSettings
+from trainers.ellm_dqn import EllmDQN
 from trainers.frame_replay import FrameSteps
 from trainers.losses import clipped_policy_loss, value_loss
 from trainers.off_policy import OffPolicyLearner
 from trainers.ppo import PPO
+from trainers.settings import NStepDqnSettings
 from utils.given_settings import load_config
 from utils.seeding import seed_everything
 

@@ -7,9 +7,9 @@ A suite is a module of this package, or a class in one, with a function
 
 and, where SUITES holds only the beginnings of its names, `names() -> list[str]`. Optional are
 `ACTION_NAMES`; `NUMBER_NAMES`, of the numbers of a vector it shows; `PICTURE_LEGEND`, the meaning
-of the colours in `render`; `READS`, the settings classes of this suite alone; and
-`make_drawn(config, seed)`, for environments with a `render` where those of `make` have none. Names
-that differ among its environments stand in `metadata`, as "action_names" and "number_names".
+of the colours in `render`; and `make_drawn(config, seed)`, for environments with a `render` where
+those of `make` have none. Names that differ among its environments stand in `metadata`, as
+"action_names" and "number_names". envs/settings.py has the settings that a suite reads.
 
 Observations are vectors, uint8 images, channel first, or dictionaries of those and texts; actions
 are discrete, or boxes of numbers from -1 to 1; an ended episode restarts within its last step
@@ -34,8 +34,9 @@ from gymnasium.vector import VectorEnv
 from envs import any_gymnasium
 from envs.episodes import MAKE_ANEW
 from envs.facts import facts_of
+from envs.settings import FULL, READS, TITLE, ResetSettings
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
-from envs.vector import FULL, EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from utils.errors import ENDINGS, UserError, did_you_mean, shortened, told
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
@@ -85,8 +86,7 @@ SUITES |= dict.fromkeys(
     ),
     Suite("envs.partial_control"),
 )
-ANY = any_gymnasium.TITLE
-READS = (any_gymnasium.ResetSettings,)  # of a given object
+ANY = TITLE
 FALLBACK = Suite("envs.any_gymnasium", scale_rewards=True, clip_rewards=False)
 _given: dict[str, EnvLike] = {}  # by their names in settings
 _made_before: list[weakref.ref[Any]] = []  # by given functions
@@ -183,14 +183,10 @@ class Suites(Registry):
         return _find_key(name) or max(beginnings, key=len, default=None)
 
     def settings(self) -> dict[str, tuple[type[Part], ...]]:
-        own = {
-            key: getattr(pkgutil.resolve_name(suite.place), "READS", ())
-            for key, suite in SUITES.items()
-        }
-        return own | {ANY: any_gymnasium.READS}
+        return {key: READS.get(key, ()) for key in (*SUITES, ANY)}
 
 
-ENVIRONMENTS = Suites("env", {}, "environment")
+ENVIRONMENTS = Suites("env", {}, "environment", READS)
 
 
 def _find_key(name: str) -> str | None:
@@ -250,7 +246,7 @@ def is_given_vector(name: str) -> bool:
     return isinstance(_given.get(name), VectorEnv)
 
 
-def make(config: any_gymnasium.ResetSettings, seed: int) -> VectorEnv:
+def make(config: ResetSettings, seed: int) -> VectorEnv:
     given_env = _given[config.env]
     with any_gymnasium.tried(config.env):
         made = _made(given_env)

@@ -20,13 +20,11 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
@@ -42,6 +40,7 @@ from envs.episodes import (
     import_before_mesa,
 )
 from envs.notices import do_not_say, name_of, said_so_far, say_once
+from envs.settings import GymnasiumSettings, ResetSettings
 from envs.spaces import (
     ACTION_MASK,
     Converted,
@@ -50,14 +49,11 @@ from envs.spaces import (
     images_in,
     success_key,
 )
-from envs.streams import ProcessSettings, Streams
-from envs.vector import TwinSettings, twin_if_asked
+from envs.vector import twin_if_asked
 from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import streams_kept
-from utils.settings import setting
 from utils.user_modules import advice, import_module, is_environment_package, search
 
-TITLE = "any other environment of Gymnasium"
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
 DRAWN = {"render_mode": "rgb_array"}
 MOST_NAMED = 5
@@ -79,37 +75,6 @@ MOST_STEPS, MOST_REPEATED = 1_000, 100
 DARK = 31
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ResetSettings(TwinSettings):
-    title = "environments of Gymnasium, and given ones"
-
-    reset_options: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
-        "options that each reset of an environment is given", default={}, safe=()
-    )
-
-
-@dataclass(frozen=True)
-class GymnasiumSettings(ResetSettings):
-    title = TITLE
-
-    env_args: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
-        "arguments for the environment's constructor", default={}, safe=()
-    )
-    env_processes: bool = setting(
-        "a process for each environment: pays where steps are slow; the numbers stay the same",
-        has_effect=False,
-        default=False,
-    )
-    atari_preprocessing: bool = setting(
-        "Gymnasium's AtariPreprocessing, for environments of ale_py: grey images of 84x84, four "
-        "frames an action, up to 30 no-ops at the beginning",
-        default=False,
-    )
-
-
-READS = (GymnasiumSettings,)
 
 
 def names() -> list[str]:
@@ -279,6 +244,8 @@ def check_first_steps(make_one: MakeOne, name: str) -> Told:
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
     """
+    from envs.streams import Streams  # not above: it brings PyTorch
+
     with tried(name), closing(make_one()) as env, Streams(name_of(env)).anew():
         converted = Converted(env)
         converted.reset(seed=0)
@@ -295,6 +262,8 @@ def checked_vector(env: Any, name: str, options: Options = None) -> ConvertedVec
         UserError: as `ConvertedVector` and `check_first_steps`, or its later episodes cannot be
             given the options.
     """
+    from envs.streams import Streams
+
     with tried(name):
         converted = ConvertedVector(env, options)
         with Streams(name_of(env)).anew():
@@ -398,6 +367,10 @@ def _checksum(shown: Any, paid: Any, ends: bool) -> int:
 @contextmanager
 def tried(name: str) -> Iterator[None]:
     """Tell the errors of an environment in one line; no random stream of this process moves."""
+    import torch
+
+    from envs.streams import ProcessSettings
+
     ours = ProcessSettings.now()._replace(dtype=torch.float32, device=torch.device("cpu"))
     try:
         with _no_warnings(), streams_kept():

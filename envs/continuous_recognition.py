@@ -15,15 +15,14 @@ photographs. Scores of the two are not comparable.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
+from envs.settings import RecognitionSettings
 from envs.vector import NumpyVectorEnv
 from utils.errors import UserError
-from utils.settings import Config, setting
 
 NAME = "ContinuousRecognition-v0"
 SIDE = 80
@@ -44,18 +43,6 @@ COLOURS = {
     "brown": (130, 80, 40),
     "black": (25, 25, 25),
 }
-
-
-@dataclass(frozen=True)
-class RecognitionSettings(Config):
-    title = NAME
-
-    recognition_stimuli: str | None = setting(
-        "folder of pictures to recognise; null draws them", safe=(None,), default=None
-    )
-
-
-READS = (RecognitionSettings,)
 
 
 def make(config: RecognitionSettings, seed: int) -> "ContinuousRecognitionVectorEnv":

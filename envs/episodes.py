@@ -31,7 +31,6 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWra
 from gymnasium.vector.async_vector_env import AsyncState
 
 from envs.notices import name_of
-from envs.streams import Streams
 from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
 from utils.seeding import episode_seed, seed_everything
 from utils.user_modules import refuse_unguarded_script
@@ -182,6 +181,8 @@ class SingleEnvs(VectorWrapper):
         shared_memory: bool = True,
         has_success: bool = False,
     ) -> None:
+        from envs.streams import Streams  # not above: it brings PyTorch
+
         here = os.getpid()
         makers = [functools.partial(_seeded, make_one, row, seed, here) for row in range(n_envs)]
         env: VectorEnv

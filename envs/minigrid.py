@@ -14,7 +14,6 @@ import functools
 import io
 import logging
 import string
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -23,8 +22,8 @@ from gymnasium.vector import VectorEnv
 
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
 from envs.episodes import SingleEnvs
-from envs.vector import FULL, Twin, TwinSettings
-from utils.settings import setting
+from envs.settings import FULL, MissionSettings
+from envs.vector import Twin
 
 VIEW = 7
 TILE = 8
@@ -52,18 +51,6 @@ WITH_MISSION = gymnasium.spaces.Dict(
 )
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class MissionSettings(TwinSettings):
-    title = "MiniGrid and BabyAI"
-
-    minigrid_missions: bool | None = setting(
-        "show the sentence that names the task; null: on BabyAI only", default=None
-    )
-
-
-READS = (MissionSettings,)
 
 
 def names() -> list[str]:

@@ -10,7 +10,6 @@ that repeat cards have twins, which show the card to be repeated in the place of
 import functools
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -18,36 +17,16 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from envs.any_gymnasium import vector_of
-from envs.vector import FULL, TwinSettings, twin_if_asked
-from utils.settings import setting
+from envs.settings import FULL, POPGYM, PopgymSettings
+from envs.vector import twin_if_asked
 
-PREFIX = "popgym-"
 REPEAT_FIRST, REPEAT_PREVIOUS = "popgym-RepeatFirst", "popgym-RepeatPrevious"
-
-
-@dataclass(frozen=True)
-class PopgymSettings(TwinSettings):
-    title = "POPGym"
-
-    popgym_previous_action: bool = setting(
-        "the observation has the last action, at the first step action 0 (PreviousAction)",
-        default=True,
-        older=False,
-    )
-    popgym_antialias: bool = setting(
-        "the observation has a flag that is 1 at the first step of an episode (Antialias)",
-        default=True,
-        older=False,
-    )
-
-
-READS = (PopgymSettings,)
 
 
 def names() -> list[str]:
     import popgym  # noqa: F401  (registers its environments with Gymnasium)
 
-    return sorted(name for name in gymnasium.registry if name.startswith(PREFIX))
+    return sorted(name for name in gymnasium.registry if name.startswith(POPGYM))
 
 
 def make(

@@ -31,7 +31,6 @@ from gymnasium.wrappers.utils import rescale_box
 from envs.episodes import Options, ResetResult, StepResult, WithOptions, check_are_several
 from envs.notices import name_of, say_once
 from envs.numbers import EXACT, NUMBERS, READ, Narrowing, check_reward, narrowings
-from envs.streams import Streams
 from utils.errors import EnvFault, UserError, shortened
 
 LEAST_SIDE = 5  # pixels of an image
@@ -173,6 +172,8 @@ class ConvertedVector(VectorWrapper):
         metadata = checked_metadata(env)
         self.metadata = {**metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         self.reads_success = metadata.get(HAS_SUCCESS, True)
+        from envs.streams import Streams  # not above: it brings PyTorch
+
         own_word = getattr(env.unwrapped, HAS_SUCCESS, False)  # of a NumpyVectorEnv
         self.has_success = bool(metadata.get(HAS_SUCCESS, own_word))
         _prepare(env.unwrapped, options)

@@ -13,13 +13,11 @@ A perfect agent gets 1, the best without a memory 0.5 in the mean. The twin show
 everywhere, at the end in the place of y.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from gymnasium.spaces import Box
 
-from envs.vector import FULL, NOT_SHOWN, NumpyVectorEnv, TwinSettings
-from utils.settings import setting
+from envs.settings import FULL, LengthSettings
+from envs.vector import NOT_SHOWN, NumpyVectorEnv
 
 # By name: how many steps beside the oracle (x = 0) an episode begins.
 ORACLE_DISTANCES = {"TMazePassive-v0": 0, "TMazeActive-v0": 1}
@@ -33,27 +31,6 @@ COLOURS = np.array(
 )
 PICTURE_LEGEND = "blue: the agent; yellow: here the side is told; green: the cell that pays"
 MOST_COLUMNS = 31  # of a picture; a longer corridor is shown to scale
-
-
-@dataclass(frozen=True)
-class LengthSettings(TwinSettings):
-    """The setting of all tasks of Ni et al.: T-Maze, Visual Match and Key-to-Door.
-
-    T-Maze and Visual Match ask how far an agent can remember, Key-to-Door how far it can assign
-    credit. All episodes last equally long, and the last step is a true end, no time limit.
-    """
-
-    title = "memory tasks"
-
-    length: int = setting(
-        "steps of the corridor, or of the phase with apples, that an agent has to bridge",
-        low=1,
-        high=100_000,
-        default=10,
-    )
-
-
-READS = (LengthSettings,)
 
 
 def make(config: LengthSettings, seed: int) -> "TMazeVectorEnv":

@@ -10,16 +10,14 @@ another kind once an agent is there: a step is a few look-ups in tables, for all
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
-from envs.t_maze import LengthSettings
-from envs.vector import FULL, NOT_SHOWN, NumpyVectorEnv
+from envs.settings import FULL, PER_ENVIRONMENT, PER_EPISODE, LengthSettings, VisualMatchSettings
+from envs.vector import NOT_SHOWN, NumpyVectorEnv
 from utils.seeding import episode_seed
-from utils.settings import setting
 
 N_ROWS, N_COLUMNS, VIEW = 7, 11, 5
 PADDING = VIEW // 2
@@ -233,21 +231,6 @@ def draw_apples(generator: np.random.Generator) -> np.ndarray:
     return APPLE_CELLS[generator.permutation(len(APPLE_CELLS))[:N_APPLES]]
 
 
-PER_EPISODE, PER_ENVIRONMENT = "episode", "environment"
-
-
-@dataclass(frozen=True)
-class VisualMatchSettings(LengthSettings):
-    title = "VisualMatch-v0"
-
-    door_order: str = setting(
-        "when the colours of the doors are drawn: in every episode, or once per environment, as in "
-        "the original",
-        choices=(PER_EPISODE, PER_ENVIRONMENT),
-        default=PER_EPISODE,
-    )
-
-
 EMPTY = "." * 11
 MATCH_BOARDS = np.stack(
     [
@@ -285,8 +268,6 @@ class VisualMatchVectorEnv(ThreePhases):
     with three doors. The first door entered pays 5 if it has the colour of the sign; all three
     vanish. An agent that does not remember the colour finds the right door one time in three.
     """
-
-    READS = (VisualMatchSettings,)
 
     def __init__(self, n_envs: int, seed: int, length: int, door_order: str = PER_EPISODE) -> None:
         super().__init__(n_envs, seed, length, last_steps=15, last_start=(5, 5))
@@ -366,8 +347,6 @@ class KeyToDoorVectorEnv(ThreePhases):
     reward finds its way back to the key. An agent that does not take it is never paid in the last
     phase.
     """
-
-    READS = (LengthSettings,)
 
     def __init__(self, n_envs: int, seed: int, length: int) -> None:
         super().__init__(n_envs, seed, length, last_steps=10, last_start=(3, 5))

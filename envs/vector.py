@@ -14,13 +14,11 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.spaces import Box, flatdim
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
@@ -36,15 +34,14 @@ from envs.episodes import (
     checksum,
     episode_seed,
 )
+from envs.settings import FULL, TwinSettings
 from envs.spaces import shown
 from utils.errors import ENDINGS, UserError
-from utils.settings import Config, setting
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
 STEPS_UNTIL_FORGOTTEN = 1_000  # actions of ended episodes are kept so long
 
 NOT_SHOWN = -1
-FULL = "full"
 # Of N environments: an array [N, ...], or several by name, those of text holding objects.
 Shown = np.ndarray | dict[str, np.ndarray]
 
@@ -239,6 +236,8 @@ class EpisodeStatistics(RecordEpisodeStatistics):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running episodes, or nothing of them where they cannot be played again."""
+        import torch  # not above: --help would wait for it
+
         env: Any = self.env
         is_short = self.episode_lengths.max() <= len(self._actions)
         running = env.running() if hasattr(env, "replay") and is_short else None
@@ -328,17 +327,6 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         except BaseException as error:  # whatever its author did
             step = f" (vector step {self._n_steps:,} of this process)"
             raise as_fault(error, f"env: '{self.name}': ", step) from error
-
-
-@dataclass(frozen=True)
-class TwinSettings(Config):
-    title = "environments with a twin"
-
-    observability: str = setting(
-        "full: the environment's twin, which shows at every step what is to be remembered",
-        choices=("partial", FULL),
-        default="partial",
-    )
 
 
 class Twin(gymnasium.Wrapper):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import helm
 from models.agent import TensorMemory
 from models.baselines import MemoryAgent
-from models.encoders import EncoderSettings
-from models.memories import NetworkSettings, TrainedMemory
+from models.memories import TrainedMemory
+from models.settings import EncoderSettings, NetworkSettings
 from utils.settings import setting
 
 

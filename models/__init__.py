@@ -2,16 +2,17 @@
 
 import importlib
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from gymnasium.spaces import Box, Space
 
-from models.agent import Agent
-from models.observations import NormalizationSettings
+from models.settings import READS, NormalizationSettings
 from utils.errors import UserError
 from utils.settings import Config, OwnRegistry, networks_of
 from utils.user_modules import is_named, telling
+
+if TYPE_CHECKING:  # importing this file brings no PyTorch
+    from models.agent import Agent
 
 # Names of the papers that say how an agent learns, too: agent and algorithm.
 PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
@@ -20,7 +21,7 @@ PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
 class Agents(OwnRegistry):
     base = "models.agent:ActorCriticAgent"
 
-    def find(self, name: str) -> type[Agent]:
+    def find(self, name: str) -> type["Agent"]:
         kind: type[Agent] = super().find(name)
         if not is_named(name):
             return kind
@@ -68,6 +69,7 @@ AGENTS = Agents(
         "ELLM": "models.ellm:Ellm",
     },
     "agent",
+    READS,
     {name: agent for name, (agent, _) in PUBLISHED.items()},
 )
 agent_class = AGENTS.find
@@ -145,6 +147,8 @@ def validate_config(config: Config) -> list[str]:
 
 def resolve_device(name: str) -> str:
     """Return a device of this machine, or raise UserError; "auto" is a GPU if there is one."""
+    import torch
+
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

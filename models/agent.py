@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from utils.cuda_graphs import Recordable, is_recorded
 from utils.errors import RunError
-from utils.settings import Part, setting
+from utils.settings import Part
 
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 NOT_ALLOWED = -1e9
@@ -289,21 +289,6 @@ class ActorCriticAgent(Agent):
 
         `past` is [P, N, ...] of each kind, `is_first` [P, N]; `context` is their `Step.context`.
         """
-
-
-@dataclass(frozen=True)
-class OffPolicyNetworkSettings(Part):
-    title = "DQN, SAC and TD3: networks"
-
-    observation_embedding: int = setting(
-        "width of an embedded observation", low=1, high=16_384, default=64
-    )
-    action_embedding: int = setting(
-        "width of the embedded last action; 0: it is no input", low=0, high=16_384, default=64
-    )
-    head_width: int = setting(
-        "width of both hidden layers of a head", low=1, high=16_384, default=256
-    )
 
 
 class RecentSteps(NamedTuple):

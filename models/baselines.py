@@ -10,15 +10,10 @@ from torch.nn import functional as F
 
 from models import memories
 from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
-from models.encoders import (
-    LARGE,
-    SMALL,
-    EncoderSettings,
-    build_encoder,
-    configured_reader,
-)
+from models.encoders import LARGE, SMALL, build_encoder, configured_reader
 from models.heads import build_heads
 from models.observations import AgentInput, ObservationBatch, Observations
+from models.settings import EncoderSettings
 from utils.settings import Part
 
 # Features of an agent without a memory.

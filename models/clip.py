@@ -7,7 +7,6 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from torch.nn import functional as F
 
 from models.encoders import ImageTextEncoder
 from models.language.load import local_main_process_first
+from models.settings import ClipSettings
 from utils.errors import UserError, did_you_mean
 from utils.files import DATA_FOLDER
 from utils.hub import HubError, hub_file
-from utils.settings import Config, setting
 
 # Takes the weights out of OpenAI's archives, which also hold three numbers.
 RECIPE = (
@@ -33,20 +32,6 @@ RECIPE = (
 
 GRID_CLIP = "grid-clip"  # an encoder of our own in CLIP's place
 KNOWN_BY_GRID_CLIP = ("MiniGrid-", "BabyAI-")  # prefixes of the environments whose images it knows
-
-
-@dataclass(frozen=True)
-class ClipSettings(Config):
-    title = "CLIP"
-
-    clip_encoder: str = setting(
-        "images to language: grid-clip, or of open_clip: ViT-B-16, RN50", default="grid-clip"
-    )
-    clip_pretrained: str = setting(
-        "its weights: a tag of open_clip (openai, openai@REVISION), or a local file",
-        safe=("openai",),
-        default="openai",
-    )
 
 
 def load_encoder(

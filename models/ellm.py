@@ -5,7 +5,6 @@ two dueling streams. The frames are its memory.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -24,22 +23,15 @@ from models.encoders import (
     strided_convolutions,
 )
 from models.language.layers import Linear
-from models.observations import (
-    AgentInput,
-    NormalizationSettings,
-    ObservationBatch,
-    ObservationPreprocessor,
-    Observations,
-)
+from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import (
     SentenceFeatures,
-    SentenceSettings,
     SentenceSums,
     load_sentence_encoder,
     with_orthogonal_layers,
 )
+from models.settings import EllmSettings
 from utils.errors import UserError
-from utils.settings import setting
 
 CHANNELS = (32, 64, 64)
 KERNELS: Kernels = (  # the first as published (Mnih et al. 2015), the others for smaller images
@@ -47,22 +39,6 @@ KERNELS: Kernels = (  # the first as published (Mnih et al. 2015), the others fo
     (12, ((4, 2), (3, 1), (3, 1))),
     (5, ((3, 1), (2, 1), (2, 1))),
 )
-
-
-@dataclass(frozen=True)
-class EllmSettings(SentenceSettings, NormalizationSettings):
-    title = "ELLM"
-
-    frame_stack: int = setting(
-        "frames it sees at once, the last ones of its episode", low=1, high=64, default=4
-    )
-    hidden_dim: int = setting("width of all its layers", low=1, high=16_384, default=512)
-    text_encoder_init: str = setting(
-        "weights that its sentence encoder reads with: pretrained; or orthogonal, random linear "
-        "layers, as an accident made them in the published code",
-        choices=("pretrained", "orthogonal"),
-        default="pretrained",
-    )
 
 
 class FrameBranch(nn.Module):

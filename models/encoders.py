@@ -8,7 +8,6 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar, TypeVar, cast
@@ -20,15 +19,10 @@ from torch.nn import functional as F
 
 from models.caching import DistinctImages, ObservationCache, encoded_once, one_thread, to_float01
 from models.language.layers import Linear
-from models.observations import (
-    NormalizationSettings,
-    ObservationBatch,
-    ObservationPreprocessor,
-    Observations,
-)
-from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
+from models.observations import ObservationBatch, ObservationPreprocessor, Observations
+from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
+from models.settings import EncoderSettings
 from utils.errors import UserError
-from utils.settings import setting
 
 BLOCK_SIZE = 16  # images encoded at a time on a GPU
 CACHE_BLOCK = 4  # few images are new to an encoder at one step,
@@ -38,31 +32,6 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Kernel = tuple[tuple[int, int], ...]  # and stride, of each convolution
 Kernels = tuple[tuple[int, Kernel], ...]  # by the least pixels of an image's shorter side
 KERNELS: Kernels = ((20, ((8, 4), (4, 2))), (6, ((4, 2), (2, 1))), (5, ((3, 1), (2, 1))))
-
-
-@dataclass(frozen=True)
-class EncoderSettings(SentenceSettings, NormalizationSettings):
-    title = "encoders"
-
-    observation_cache_mb: int = setting(
-        "megabytes for features and language of images seen before",
-        low=0,
-        high=1_000_000,
-        default=256,
-    )
-    last_action_input: bool = setting(
-        "the last action is an input beside the observation (PPO; DQN, SAC and TD3 "
-        "have action_embedding)",
-        default=False,
-    )
-    last_reward_input: bool = setting(
-        "the environment's last reward is an input beside the observation, not scaled or clipped",
-        default=False,
-    )
-    state_dependent_std: bool = setting(
-        "the deviation of continuous actions depends on the observations (PPO; SAC's always does)",
-        default=False,
-    )
 
 
 class Encoder(nn.Module, ABC):

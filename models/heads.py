@@ -10,7 +10,8 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 from torch.nn import functional as F
 
 from models.agent import NO_ACTION, Evaluation, Step, allowed, sample_actions
-from models.encoders import EncoderSettings, initialise_orthogonal, mlp
+from models.encoders import initialise_orthogonal, mlp
+from models.settings import EncoderSettings
 from utils.cuda_graphs import is_recorded
 from utils.errors import RunError
 

@@ -19,7 +19,6 @@ language model.
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -31,13 +30,13 @@ from torch.nn import functional as F
 
 from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
 from models.caching import ObservationCache
-from models.clip import ClipSettings, check_encoder, configured_encoder
-from models.encoders import EncoderSettings, build_encoder, configured_reader
+from models.clip import check_encoder, configured_encoder
+from models.encoders import build_encoder, configured_reader
 from models.heads import build_heads
 from models.language import LanguageModel
 from models.language.kv_cache import KVCache
 from models.language.layers import Linear
-from models.language.load import LanguageModelSettings, describe_language_model, load_language_model
+from models.language.load import describe_language_model, load_language_model
 from models.observation_to_language import (
     ClipProjection,
     ColourHopfield,
@@ -57,76 +56,15 @@ from models.observations import (
     SentenceTable,
     SentenceVectors,
 )
-from models.word_embeddings import (
-    EmbeddingsSettings,
-    configured_embeddings,
-    configured_file,
-    fitting_embeddings,
+from models.settings import (
+    HelmSettings,
+    HelmV2Settings,
+    LanguageMemorySettings,
+    ShelmSettings,
+    TextSettings,
 )
+from models.word_embeddings import configured_embeddings, configured_file, fitting_embeddings
 from utils.errors import UserError, raise_all
-from utils.settings import Part, setting
-
-
-@dataclass(frozen=True)
-class TextSettings(Part):
-    title = "language model"
-
-    text_reader: str = setting(
-        "readers of texts: trained networks (observation), the language model (memory), or both",
-        choices=("observation", "memory", "both"),
-        default="observation",
-    )
-    text_tokens: int = setting(
-        "tokens that a sentence becomes where the language model reads it",
-        low=1,
-        high=512,
-        default=1,
-    )
-
-
-@dataclass(frozen=True)
-class LanguageMemorySettings(LanguageModelSettings, TextSettings, EncoderSettings):
-    whiten_memory: bool = setting(
-        "whether the language model's hidden state is whitened for the heads, so that what is "
-        "faint in it counts as much as what is strong",
-        default=False,
-    )
-    readout_steps: int = setting(
-        "steps, the present one among them, whose keys and values in the language model's first "
-        "layer a trained query reads, beside the hidden state; 0: none, as published",
-        low=0,
-        high=16_384,
-        default=0,
-    )
-
-
-@dataclass(frozen=True)
-class HelmSettings(LanguageMemorySettings):
-    title = "HELM"
-
-    beta: float = setting(
-        "inverse temperature of HELM's token retrieval", low=0, high=1e6, default=100.0
-    )
-    retrieval_channels: str = setting(
-        "input of HELM's token retrieval for a pixel: the mean of its colours, as published; or "
-        "each of them, where red, green and blue must be told apart",
-        choices=("mean", "each"),
-        default="mean",
-    )
-
-
-@dataclass(frozen=True)
-class HelmV2Settings(ClipSettings, LanguageMemorySettings):
-    """The settings of HELMv2."""
-
-
-@dataclass(frozen=True)
-class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
-    title = "SHELM"
-
-    topk: int = setting(
-        "tokens that are retrieved and read at a step", low=1, high=16_384, default=1
-    )
 
 
 class LanguageMemoryAgent(ActorCriticAgent):

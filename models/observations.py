@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from utils.errors import UserError
 from utils.running_statistics import Moments
-from utils.settings import Part, setting
 
 ACTION_MASK = "action_mask"  # the key of an observation that says which actions are allowed
 TEXT_DTYPE = "U"  # the kind of dtype of Gymnasium's Text, and of MiniGrid's MissionSpace
@@ -166,17 +165,6 @@ def zero_where(is_first: Tensor, actions: Tensor) -> Tensor:
 
 
 Percept = AgentInput  # the earlier name, understood for one version
-
-
-@dataclass(frozen=True)
-class NormalizationSettings(Part):
-    title = "encoders"
-
-    normalize_observations: bool = setting(
-        "numbers of observations are shifted and scaled to mean 0 and deviation 1, those of all "
-        "steps so far; images, texts and one-hot numbers stay as they are",
-        default=False,
-    )
 
 
 class RunningMoments(nn.Module):

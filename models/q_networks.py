@@ -7,7 +7,6 @@ embeddings, so that an update has nothing to unroll.
 
 import math
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -21,7 +20,6 @@ from models.agent import (
     Followed,
     Memory,
     OffPolicyAgent,
-    OffPolicyNetworkSettings,
     QAgent,
     RecentSteps,
     SacAgent,
@@ -35,7 +33,6 @@ from models.caching import encoded_once, to_float01
 from models.encoders import SmallImpalaCNN, configured_reader, mlp
 from models.heads import SquashedGaussian, checked_actions
 from models.helm import LanguageMemory, configured_readout, observed_by_encoder
-from models.language.kv_cache import MemoryLengthSettings
 from models.language.layers import Linear
 from models.memories import TrainedMemory
 from models.observations import (
@@ -46,6 +43,7 @@ from models.observations import (
     zero_where,
 )
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
+from models.settings import MemoryLengthSettings, OffPolicyNetworkSettings
 from utils.settings import networks_of
 
 TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
@@ -359,11 +357,10 @@ def build_from_replay(
         encoder = load_sentence_encoder(config.sentence_encoder)
         sentences = SentenceFeatures(reader.sentences, encoder)
 
-    of_memory = config
+    of_memory = config.part(MemoryLengthSettings)
     n_steps = config.context_length
-    if isinstance(config, MemoryLengthSettings) and n_steps > 0:
-        # It acts on distances that it has learned.
-        of_memory = replace(config, mem_len=min(config.mem_len, n_steps))
+    if n_steps > 0:  # it acts on distances that it has learned
+        of_memory = of_memory.replace(mem_len=min(of_memory.mem_len, n_steps))
 
     def body() -> Torso:
         embedder = InputEmbedder(embedded, n_actions, config, sentences)

@@ -1,7 +1,6 @@
 """Sentences as vectors: a frozen bidirectional BERT, averaged over its tokens."""
 
 import copy
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 
@@ -15,23 +14,11 @@ from models.language.layers import check_finite
 from models.language.load import local_main_process_first
 from models.language.transformer import Bert
 from models.observations import SentenceTable, SentenceVectors
+from models.settings import DEFAULT_ENCODER
 from utils.errors import UserError
-from utils.settings import Part, setting
 
 MOST_TOKENS = 256  # as all-MiniLM-L6-v2 was published
 BLOCK = 256  # texts read at a time
-DEFAULT_ENCODER = "all-MiniLM-L6-v2"
-
-
-@dataclass(frozen=True)
-class SentenceSettings(Part):
-    title = "encoders"
-
-    sentence_encoder: str = setting(
-        "frozen BERT that reads texts of observations: all-MiniLM-L6-v2, hub name, folder",
-        default=DEFAULT_ENCODER,
-        safe=(DEFAULT_ENCODER,),
-    )
 
 
 class SentenceEncoder(nn.Module):

@@ -18,14 +18,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from models.clip import ClipSettings
 from models.encoders import ImageTextEncoder
 from models.language import LanguageModel
 from models.language.files import ModelFiles
-from models.language.load import LanguageModelSettings
+from models.settings import EmbeddingsSettings
 from utils.errors import UserError, cli_command
 from utils.files import DATA_FOLDER, atomic_write, file_lock
-from utils.settings import setting
 
 PROMPTS = {
     "minigrid": ("{}",),
@@ -57,17 +55,6 @@ SUITE_OF = {
     "psychlab_": "psychlab",
     "ContinuousRecognition-": "psychlab",
 }
-
-
-@dataclass(frozen=True)
-class EmbeddingsSettings(ClipSettings, LanguageModelSettings):
-    title = "SHELM"
-
-    embeddings: str | None = setting(
-        "file of prepare_embeddings.py; null: the one in data/ by its name",
-        safe=(None,),
-        default=None,
-    )
 
 
 @dataclass(frozen=True)
@@ -212,7 +199,7 @@ def _what_to_do(config: EmbeddingsSettings) -> str:
     if config.clip_pretrained != "openai":
         words += ["--clip-pretrained", config.clip_pretrained]
     words += ["--language-model", config.language_model]
-    default = configured_file(dataclasses.replace(config, embeddings=None))
+    default = configured_file(config.replace(embeddings=None))
     setting = f", and set embeddings={default}" if config.embeddings else ""
     return f"Run: {shlex.join(words)}{setting}"
 

@@ -1,18 +1,7 @@
-"""Rewards: intrinsic ones by name, and the scaling that is independent of an environment's own."""
+"""Intrinsic rewards by name."""
 
-import math
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
-
-from utils.running_statistics import RunningMeanVariance
-from utils.settings import Config, OwnRegistry, Part, setting
-
-EPSILON = 1e-8
-REWARD_CLIP = 1.0  # as published
+from rewards.settings import CURIOSITY_READS
+from utils.settings import OwnRegistry
 
 
 class Curiosities(OwnRegistry):
@@ -28,70 +17,5 @@ CURIOSITIES = Curiosities(
         "E3B": "rewards.curiosity:E3B",
     },
     "intrinsic reward",
+    CURIOSITY_READS,
 )
-
-
-@dataclass(frozen=True)
-class CuriositySettings(Part):
-    title = "curiosity"
-
-    curiosity: str | None = setting(
-        "intrinsic reward: RND, NovelD, APT, E3B, or module:Class, one of your own; null: the "
-        "task's alone",
-        default=None,
-    )
-
-
-@dataclass(frozen=True)
-class ScalingSettings(Config):
-    title = "reward scaling"
-
-    normalize_reward: bool | None = setting(
-        "divide rewards by the running deviation of their return, and clip them; null: as the "
-        "suite's published settings do, and without a clip in Gymnasium ids and given objects",
-        default=None,
-    )
-    reward_clip: float | None = setting(
-        "limit of a scaled reward's size, where it is clipped; null: none",
-        low=0,
-        high=1e6,
-        default=REWARD_CLIP,
-    )
-
-
-class RewardScaling:
-    """Rewards divided by the running standard deviation of the discounted return, then clipped.
-
-        R_t = gamma * R_{t-1} + r_t,    r'_t = clip(r_t / sqrt(Var[R] + 1e-8), -c, c)
-
-    R starts from 0 in every episode. The statistics take in R_t of all environments before r_t is
-    divided (Engstrom et al. 2020, arXiv:2005.12729). Differs from the original in gamma, which is
-    the run's here and always 0.99 there. Without a clip c is None.
-    """
-
-    def __init__(self, n_envs: int, gamma: float, clip: float | None = REWARD_CLIP) -> None:
-        self.gamma, self.clip = gamma, clip
-        self.statistics = RunningMeanVariance()
-        self._returns = np.zeros(n_envs)
-
-    def update(self, rewards: np.ndarray, ended: np.ndarray) -> None:
-        """Add the rewards of one step [N] to the statistics; `ended` marks last steps."""
-        self._returns = self._returns * self.gamma + rewards
-        self.statistics.update(self._returns)
-        self._returns[ended] = 0.0  # only now: the statistics need the returns of last steps
-
-    def scaled(self, rewards: Tensor) -> Tensor:
-        """Return rewards of any steps, scaled by the statistics as they are now; float64."""
-        divided = rewards.double() / math.sqrt(self.statistics.variance + EPSILON)
-        return divided if self.clip is None else divided.clamp(-self.clip, self.clip)
-
-    def begin(self) -> None:
-        self._returns[:] = 0.0
-
-    def state_dict(self) -> dict[str, Any]:
-        returns = torch.from_numpy(self._returns.copy())
-        return {"statistics": self.statistics.state_dict(), "discounted": returns}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.statistics.load_state_dict(state["statistics"])
-        self._returns[:] = state["discounted"].numpy()

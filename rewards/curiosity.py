@@ -8,7 +8,6 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
@@ -22,11 +21,12 @@ from models.agent import Agent, Transitions
 from models.caching import to_float01
 from models.encoders import SmallImpalaCNN, initialise_orthogonal
 from models.observations import AgentInput, ObservationBatch, Observations
-from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
+from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
+from rewards.settings import AptSettings, E3BSettings, IntrinsicSettings, NovelDSettings
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_like, load_moments, moments, with_moments
-from utils.settings import Part, networks_of, setting
+from utils.settings import Part, networks_of
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
@@ -37,93 +37,6 @@ SMALLEST = torch.finfo(torch.float32).tiny  # divisor of distances
 
 Kinds = Mapping[str, Tensor]  # [B, ...] of images, vectors, text; or of the memory of it
 Shapes = Mapping[str, Sequence[int]]  # of such features, (F,) or (C, H, W)
-
-
-@dataclass(frozen=True)
-class IntrinsicSettings(SentenceSettings):
-    title = "curiosity"
-
-    curiosity_weight: float = setting(
-        "weight of the intrinsic reward", low=0, high=1e6, default=0.01
-    )
-    task_reward_weight: float = setting(
-        "weight of the task's reward beside the intrinsic one", low=0, high=1e6, default=1.0
-    )
-    curiosity_features: str = setting(
-        "input of the novelty measure: features of the agent's encoder, the observation itself, or "
-        "the frozen memory of the HELM family",
-        choices=("agent", "observation", "memory"),
-        default="agent",
-    )
-    curiosity_text_weight: float = setting(
-        "weight of texts beside the other observations", low=0, high=1e6, default=0.5
-    )
-    curiosity_width: int = setting(
-        "width of the intrinsic networks", low=1, high=16_384, default=512
-    )
-    curiosity_learning_rate: float = setting(
-        "learning rate of the intrinsic networks", low=0, high=10, default=1e-4
-    )
-    curiosity_batches: int | None = setting(
-        "gradient steps of the intrinsic networks on each batch, which is cut into so many; null: "
-        "n_batches with PPO, 1 with DQN, SAC and TD3",
-        low=1,
-        high=2**24,
-        default=None,
-    )
-
-
-@dataclass(frozen=True)
-class NovelDSettings(IntrinsicSettings):
-    noveld_alpha: float = setting(
-        "share of the novelty before a step that is taken off that after it",
-        low=0,
-        high=1e6,
-        default=1.0,
-    )
-    noveld_first_visit: bool = setting(
-        "pay a step to an observation only the first time in an episode, as in the paper; ELLM's "
-        "code pays every time",
-        default=False,
-    )
-
-
-@dataclass(frozen=True)
-class AptSettings(IntrinsicSettings):
-    apt_neighbours: int = setting(
-        "nearest neighbours whose distance is the novelty, the step itself among them",
-        low=1,
-        high=1_000_000,
-        default=12,
-    )
-    curiosity_icm: str = setting(
-        "encoder of APT's distances: ellm, as in ELLM's code (an action is one number, the images' "
-        "encoder reads text, too), or paper, as in Pathak et al. 2017",
-        choices=("ellm", "paper"),
-        default="ellm",
-    )
-    apt_clip: float = setting(
-        "distance, in mean distances, that is subtracted and counts as 0",
-        low=0,
-        high=1e6,
-        default=1e-4,
-    )
-    apt_group: int = setting(
-        "steps in which neighbours are searched; a larger batch is split at random",
-        low=1,
-        high=1_000_000,
-        default=1024,
-    )
-
-
-@dataclass(frozen=True)
-class E3BSettings(IntrinsicSettings):
-    e3b_ridge: float = setting(
-        "weight of the identity that the covariance of an episode's codes begins with",
-        low=1e-6,
-        high=1e6,
-        default=0.1,
-    )
 
 
 class Curiosity(ABC):

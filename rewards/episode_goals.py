@@ -20,15 +20,11 @@ from torch import Tensor
 
 from models.caching import one_thread
 from models.sentence_encoder import load_sentence_encoder
+from rewards.settings import EFFECT, MANY_TREES, SAME_TEXT, SUBGOALS, SURVIVAL, TASK, TASKS
 from rewards.suggesters.rules import EFFECTIVE, TextState, possible_goals
 from utils.household import PICK_UP, PLACE, Goal
 
-TASK, SUBGOALS, REWARD_LAST = KINDS = ("task", "subgoals", "reward-last")
-SURVIVAL = "survival"
 PAID_FOR_SURVIVING = 0.05  # for each step
-MANY_TREES = 5  # chopped for a deforestation
-SAME_TEXT = "same-text"
-EFFECT = "effect"
 LAST_ACTIONS = 5  # told to a suggester
 GOOD, CONTEXT_INSENSITIVE, COMMON_SENSE_INSENSITIVE, IMPOSSIBLE = GRADES = (
     "good",
@@ -47,45 +43,6 @@ SYNONYMS = {
     "make crafting table": "place crafting table",
 }
 
-_TABLE = ("chop tree", "chop tree", "place crafting table")
-_WOOD_PICKAXE = (*_TABLE, "make wood pickaxe")
-_STONE_PICKAXE = (*_WOOD_PICKAXE, "mine stone", "make stone pickaxe")
-_IRON = (*_STONE_PICKAXE, "mine stone", "place furnace", "mine coal", "mine iron")
-_IRON_PICKAXE = (*_IRON, "make iron pickaxe")
-# The subgoals of each task, the last of which is the task itself.
-TASKS: dict[str, tuple[str, ...]] = {
-    "eat plant": ("chop grass", "place plant", "eat plant"),
-    "attack zombie": ("attack zombie",),
-    "attack skeleton": ("attack skeleton",),
-    "attack cow": ("attack cow",),
-    "chop tree": ("chop tree",),
-    "mine stone": (*_WOOD_PICKAXE, "mine stone"),
-    "mine coal": (*_WOOD_PICKAXE, "mine coal"),
-    "mine iron": (*_STONE_PICKAXE, "mine iron"),
-    "mine diamond": (*_IRON_PICKAXE, "mine diamond"),
-    "drink water": ("drink water",),
-    "chop grass": ("chop grass",),
-    "sleep": ("sleep",),
-    "place stone": (*_WOOD_PICKAXE, "mine stone", "place stone"),
-    "place crafting table": ("chop tree", "place crafting table"),
-    "place furnace": (*_WOOD_PICKAXE, *("mine stone",) * 4, "place furnace"),
-    "place plant": ("chop grass", "place plant"),
-    "make wood pickaxe": _WOOD_PICKAXE,
-    "make stone pickaxe": _STONE_PICKAXE,
-    "make iron pickaxe": _IRON_PICKAXE,
-    "make wood sword": (*_TABLE, "make wood sword"),
-    "make stone sword": (*_WOOD_PICKAXE, "mine stone", "make stone sword"),
-    "make iron sword": (*_IRON, "make iron sword"),
-    "plant row": ("chop grass", "place plant", "chop grass", "plant grass"),
-    "chop grass with wood pickaxe": (*_WOOD_PICKAXE, "chop grass with wood pickaxe"),
-    "vegetarianism": ("drink water", "chop grass"),
-    "make workshop": ("chop tree", "place crafting table") * 2,
-    SURVIVAL: (SURVIVAL,),
-    "deforestation": ("chop tree",) * MANY_TREES,
-    "work and sleep": ("chop tree", "sleep", "place crafting table"),
-    "gardening": ("chop grass", "chop tree", "place plant"),
-    "wilderness survival": ("sleep", "chop grass", "attack zombie"),
-}
 ONLY_BY_SUBGOALS = ("work and sleep", "gardening", "wilderness survival")
 # Subgoals that are no actions, and the actions behind them.
 DONE_BY = {"plant grass": "place plant", "chop grass with wood pickaxe": "chop grass"}

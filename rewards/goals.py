@@ -9,7 +9,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from string import printable
 from typing import Any, TypeVar, cast
 
@@ -18,16 +17,9 @@ from gymnasium.spaces import Dict, Space, Text
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from models.sentence_encoder import DEFAULT_ENCODER
 from rewards.episode_goals import (
-    EFFECT,
-    KINDS,
     ONLY_BY_SUBGOALS,
-    REWARD_LAST,
-    SAME_TEXT,
     SYNONYMS,
-    TASK,
-    TASKS,
     Episode,
     Quality,
     RewardRule,
@@ -38,11 +30,12 @@ from rewards.episode_goals import (
     Tidying,
     actions_of,
 )
+from rewards.settings import REWARD_LAST, TASK, GoalSettings
 from rewards.suggesters import SUGGESTERS, rules
 from utils.errors import UserError, raise_any
 from utils.files import object_array
 from utils.household import SUITABLE
-from utils.settings import Config, Part, setting
+from utils.settings import Config
 
 log = logging.getLogger(__name__)
 
@@ -55,48 +48,6 @@ AFTERWARDS = ("last_scene", "last_inventory", "last_status", "items_after")
 DESCRIBED = "CrafterText-v0"
 
 AnyEnv = TypeVar("AnyEnv", bound=VectorEnv)
-
-
-@dataclass(frozen=True)
-class GoalSettings(Part):
-    title = "goals"
-
-    suggester: str | None = setting(
-        "source of suggested goals, the reward in place of the environment's; null: none",
-        choices=tuple(SUGGESTERS.places),
-        default=None,
-    )
-    single_task: str | None = setting(
-        "one task of Crafter, the reward in place of suggested goals",
-        choices=tuple(TASKS),
-        default=None,
-    )
-    single_task_goals: str = setting(
-        "shown and paid part of a single task: the task alone, its subgoals, or these shown and "
-        "the last one paid",
-        choices=KINDS,
-        default=TASK,
-    )
-    goal_conditioned: bool = setting("show the agent its goals, as a sentence", default=False)
-    goal_threshold: float = setting(
-        "similarity of an action and a goal above which it is reached",
-        low=0,
-        high=0.9999,
-        default=0.99,
-    )
-    goal_encoder: str = setting(
-        "frozen BERT that compares actions with goals: all-MiniLM-L6-v2, hub name, folder; "
-        f"{SAME_TEXT}: letter by letter",
-        default=DEFAULT_ENCODER,
-        safe=(DEFAULT_ENCODER, SAME_TEXT),
-    )
-    novelty_filter: bool = setting("a goal is suggested and paid once an episode", default=True)
-    require_success: bool | str | None = setting(
-        f"an action must succeed to reach a goal; {EFFECT}: it must really change the world, too; "
-        "null: true, except with suggester=novelty",
-        choices=(EFFECT,),
-        default=None,
-    )
 
 
 DEFAULTS = {field.name: field.metadata["default"] for field in dataclasses.fields(GoalSettings)}
@@ -163,7 +114,7 @@ def as_played(config: Config, given: Collection[str]) -> Config:
     for name, needed in NEEDS.items():
         if values[needed] is None and name not in given:
             values[name] = DEFAULTS[name]
-    config = replace(config, **values)
+    config = config.replace(**values)
     raise_any(validate_config(config.part(GoalSettings)))
     return config
 

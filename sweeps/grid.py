@@ -9,13 +9,12 @@ Settings beside "agents" hold for all of them, and no agent repeats one: all tra
 for the same number of steps.
 """
 
-import dataclasses
 import itertools
 import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,6 @@ from utils.given_settings import (
     file_settings,
     given_by_file,
     load_config,
-    override,
     own_classes,
     read_json_object,
     with_defaults,
@@ -109,7 +107,7 @@ def _sources_of(file: Path) -> list[Source]:
     if not isinstance(agents, dict) or not agents:
         raise UserError(f"{file}: {SEVERAL}: {shown(agents)} is no table of agents such as {FORM}")
     problems, sources = list[str](), list[Source]()
-    given = [override(str(file), *each) for each in shared.items()]
+    given = [Override(str(file), *each) for each in shared.items()]
     for agent, own in agents.items():
         if not re.fullmatch(r"[A-Za-z0-9+-]{1,40}", agent):
             line = f"{SEVERAL}: '{shortened(agent)}': use up to 40 letters, digits, + and -"
@@ -121,7 +119,7 @@ def _sources_of(file: Path) -> list[Source]:
             problems += [
                 f"{file}: {agent}: {key} is given for all agents. Name it once" for key in twice
             ]
-            more = [override(f"{file}: {agent}", *each) for each in own.items()]
+            more = [Override(f"{file}: {agent}", *each) for each in own.items()]
             sources.append(Source(f"{name}_{agent}".lstrip("_"), agent, [*given, *more]))
     raise_any(problems)
     return sources
@@ -221,7 +219,7 @@ def check_runs(
 ) -> None:
     """Raise UserError with a line for all that would stop a run, and for an impossible picture."""
     # Settings are checked once for all seeds: a check may load weights.
-    kinds = {dataclasses.replace(run.config, seed=0): None for run in runs}
+    kinds = {run.config.replace(seed=0): None for run in runs}
     raise_all(
         *(partial(check, config) for config in kinds),
         *(partial(_check_folder, run, trust) for run in runs),
@@ -253,7 +251,7 @@ def swept_settings(runs: Iterable[Run]) -> list[str]:
     for run in runs:
         other = first.setdefault((run.config.model, run.config.env), run.config)
         found |= set(_differing(run.config, other))
-        names |= dict.fromkeys(all_settings(asdict(run.config)))
+        names |= dict.fromkeys(all_settings(run.config.as_dict()))
     return [name for name in names if name in found and name != "seed"]
 
 
@@ -307,13 +305,13 @@ def _check_distinct(runs: Iterable[Run]) -> None:
 def _check_folder(run: Run, trust: bool) -> None:
     if not run.folder.exists():
         return
-    telling, here = read_settings(run.config) - settings_without_effect(), asdict(run.config)
+    telling, here = read_settings(run.config) - settings_without_effect(), run.config.as_dict()
     if run.config.device == "auto":  # the recorded one is the device that was chosen
         telling.remove("device")
     if is_over := run_folder.is_finished(run.folder):  # left alone, its code is not looked for
         known = with_defaults(read_json_object(run.folder / run_folder.SETTINGS, of_run=True), here)
     else:
-        known = asdict(run_folder.load_run_config(run.folder, trust))
+        known = run_folder.load_run_config(run.folder, trust).as_dict()
     differing = [name for name in here if name in telling and known.get(name) != here[name]]
     if differing:
         raise UserError(
@@ -331,7 +329,7 @@ def _check_folder(run: Run, trust: bool) -> None:
 
 
 def _differing(first: Config, *others: Config) -> list[str]:
-    settings, *further = (asdict(config) for config in (first, *others))
+    settings, *further = (config.as_dict() for config in (first, *others))
     missing = object()
     return [
         name

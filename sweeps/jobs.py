@@ -6,7 +6,6 @@ small and quick to start.
 """
 
 import ctypes
-import dataclasses
 import fcntl
 import hashlib
 import logging
@@ -113,7 +112,7 @@ class Job:
     def prepare(self) -> None:
         """Write the files for an attempt; the run counts as running once it has printed a line."""
         self.desk.parent.mkdir(parents=True, exist_ok=True)
-        write_json(Path(f"{self.desk}.json"), dataclasses.asdict(self.run.config))
+        write_json(Path(f"{self.desk}.json"), self.run.config.as_dict())
         self.stop.unlink(missing_ok=True)
         self.state, self._log_bytes = State.WAITING, _n_bytes(self.log)
 

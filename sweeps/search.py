@@ -8,7 +8,6 @@ reports and score of each trial, are written into searches/<name>/ before anythi
 so a search that died goes on from there.
 """
 
-import dataclasses
 import itertools
 import json
 import re
@@ -25,7 +24,7 @@ from analysis.run_data import Table, aligned, read_progress, read_run, write_csv
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, Jobs, State
 from utils.errors import UserError, did_you_mean, escape, raise_all, raise_any
-from utils.given_settings import Override, given_by_file, load_config, override
+from utils.given_settings import Override, given_by_file, load_config
 from utils.run_folder import EXPERIMENTS, SETTINGS, write_json
 from utils.settings import (
     Config,
@@ -120,7 +119,7 @@ def read_space(file: Path | None, texts: Iterable[str]) -> Space:
         given.pop(name, None)
         if _is_range(name, value.startswith("{")):
             try:
-                one = override(source, name, json.loads(value))
+                one = Override(source, name, json.loads(value))
                 given[one.name] = one
             except (ValueError, RecursionError):
                 problems.append(f"{source}: not readable as JSON. Write {FORM}")
@@ -502,7 +501,7 @@ def described(plan: Plan, space: Space) -> dict[str, Any]:
         for name, each in space.dimensions.items()
     }
     without = {*space.dimensions, *settings_without_effect(), "device"}
-    fixed = dataclasses.asdict(space.corners()[0])
+    fixed = space.corners()[0].as_dict()
     how = {"sampler": plan.sampler, "pruner": plan.pruner, "metric": plan.metric}
     return {**how, **ranges, **{name: fixed[name] for name in fixed if name not in without}}
 

@@ -1,6 +1,5 @@
 """Small settings, spaces, percepts and rollouts for tests of agents and learners."""
 
-import dataclasses
 from contextlib import nullcontext
 
 import numpy as np
@@ -22,7 +21,7 @@ SMALL = {"n_envs": 3, "n_rollout_steps": 10, "n_epochs": 2, "n_batches": 3, "n_s
 
 def small_config(**changes):
     """Return the default settings with small numbers and the changes asked for."""
-    return dataclasses.replace(load_config(), device="cpu", **(SMALL | changes))
+    return load_config().replace(device="cpu", **(SMALL | changes))
 
 
 def spaces(image_shape=(3, 9, 9), n_actions=4, n_numbers=0):

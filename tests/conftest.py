@@ -10,7 +10,7 @@ import pytest
 import torch
 from huggingface_hub.errors import EntryNotFoundError
 
-import trainers.build  # noqa: F401  hands the parts to the settings
+import trainers.parts  # noqa: F401  hands the parts to the settings
 from envs import miniworld
 from models import baselines
 from tests import published_models

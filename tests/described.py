@@ -151,8 +151,6 @@ class ShoutingSettings(Part):
 class Shouting(Novelty):
     """Suggests one goal, with a setting of its own."""
 
-    reads = (ShoutingSettings,)
-
     @classmethod
     def configured(cls, config, action_names):
         return cls([f"{action_names[1]}!" * config.part(ShoutingSettings).loudness])

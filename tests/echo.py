@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from models.baselines import MemoryAgent
-from models.encoders import EncoderSettings
-from models.memories import NetworkSettings
 from models.memories.lstm import Lstm
+from models.settings import EncoderSettings, NetworkSettings
 from utils.settings import setting
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import math
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,5 +141,5 @@ def test_a_report_says_over_which_episodes_it_averages(n_episodes, mean, best, l
     assert greedy.split() == ["greedy", "evaluation", "1.000"]
     assert exploring.endswith(", exploring")
     assert "play it           python eval.py" in run.report(Path("folder"))
-    run.config = replace(run.config, save_ckpt=False)
+    run.config = run.config.replace(save_ckpt=False)
     assert "play it           not possible: save_ckpt=false keeps" in run.report(Path("folder"))

@@ -1,7 +1,6 @@
 """Every file under configs/ loads, holds only differences and has the published settings."""
 
 import csv
-import dataclasses
 import itertools
 import json
 
@@ -13,7 +12,7 @@ from models import AGENTS as MODELS
 from models import agent_class
 from models.agent import Agent
 from tests.golden_data import GOLDEN
-from trainers.build import LEARNERS
+from trainers.parts import LEARNERS
 from utils.given_settings import CONFIGS, default_settings, load_config
 from utils.settings import read_settings
 
@@ -48,7 +47,7 @@ def test_a_settings_file_loads_and_names_what_exists_and_what_differs(name):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_settings_are_those_published(name):
     loaded = load_config(CONFIGS.parent / name)
-    config, read = dataclasses.asdict(loaded), read_settings(loaded)
+    config, read = loaded.as_dict(), read_settings(loaded)
     for key, text in PUBLISHED[name].items():
         if key in read and text:
             assert config[key] == type(config[key])(text), key
@@ -62,8 +61,8 @@ def test_what_the_released_code_ran_differs_from_its_files_in_mem_len_alone():
     agents = {name.split("/")[-2] for name in AS_RUN}
     assert agents == {"HELM-as-run", "HELMv2-as-run"}
     for name in AS_RUN:
-        ran = dataclasses.asdict(load_config(CONFIGS.parent / name))
-        said = dataclasses.asdict(load_config(CONFIGS.parent / name.replace("-as-run", "")))
+        ran = load_config(CONFIGS.parent / name).as_dict()
+        said = load_config(CONFIGS.parent / name.replace("-as-run", "")).as_dict()
         assert {key for key in ran if ran[key] != said[key]} == {"mem_len"}
         assert (said["mem_len"], ran["mem_len"]) == (15, 511)
 

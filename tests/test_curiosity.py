@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from models.agent import Transitions
 from models.observations import ObservationBatch, Observations
 from rewards import curiosity as rewards
-from rewards.curiosity import E3B, ActivePretraining, Distillation, NovelD, NovelDSettings
+from rewards.curiosity import E3B, ActivePretraining, Distillation, NovelD
+from rewards.settings import NovelDSettings
 from tests import golden_data
 from tests.test_suggesters import settings
 

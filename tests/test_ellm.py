@@ -1,7 +1,5 @@
 """ELLM and EllmDQN against the original: features, values, targets, gradients, parameters."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -58,7 +56,7 @@ def config_of(arrays, **changes):
     given |= {"hidden_dim": len(arrays["before.trunk.weight"])}
     given |= {"n_step": 1, "gamma": 1.0, "clip_reward": False}
     config = load_config(None, ["model=ELLM", "algorithm=EllmDQN"])
-    return dataclasses.replace(config, device="cpu", **(given | changes))
+    return config.replace(device="cpu", **(given | changes))
 
 
 def agent_of(arrays, image=True, n_texts=1, prefix="before."):

@@ -14,7 +14,7 @@ from models.encoders import SmallImpalaCNN, build_encoder
 from models.heads import ActorCritic
 from models.language.layers import Linear
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
-from models.sentence_encoder import DEFAULT_ENCODER
+from models.settings import DEFAULT_ENCODER
 from tests import golden_data
 from tests.agents import random_images, small_config
 from tests.bad_inputs.harness import in_one_line

@@ -1,6 +1,5 @@
 """Replay of frames against the original's samples, and its files."""
 
-import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -21,7 +20,7 @@ CASES = ("n3", "n1", "n5", "n3_unclipped")
 
 def config_of(**changes):
     config = load_config(None, ["model=ELLM", "algorithm=EllmDQN"])
-    return dataclasses.replace(config, **changes)
+    return config.replace(**changes)
 
 
 def add_episode(replay, frames, actions, rewards, discounts):

@@ -1,17 +1,22 @@
 """Goals as a reward: suggested, paid, shown, counted, saved; on a small described world."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from envs.vector import EpisodeStatistics
 from rewards import episode_goals
 from rewards.episode_goals import TASKS, Quality, RewardRule, Similarity, SuggestedGoals, Task
-from rewards.goals import GoalRewards, GoalSettings, as_played, sentence, with_goals
+from rewards.goals import GoalRewards, as_played, sentence, with_goals
+from rewards.settings import GoalSettings
 from rewards.suggesters import SUGGESTERS
 from rewards.suggesters.rules import Oracle, TextState
-from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
+from tests.described import (
+    ACTION_NAMES,
+    LENGTH,
+    DescribedVectorEnv,
+    ShoutingSettings,
+    ToldVectorEnv,
+)
 from trainers.evaluation import task_settings
 from utils.errors import UserError
 from utils.given_settings import load_config
@@ -251,16 +256,17 @@ def test_played_tasks_are_wanted_whole_where_they_can_be():
 def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():
     config = settings(suggester="oracle", goal_threshold=0.5, goal_conditioned="true")
     assert as_played(config, {}) == config
-    task = as_played(dataclasses.replace(config, single_task="sleep"), {"single_task"})
+    task = as_played(config.replace(single_task="sleep"), {"single_task"})
     assert (task.suggester, task.single_task, task.goal_threshold) == (None, "sleep", 0.99)
     assert task.goal_conditioned
-    back = dataclasses.replace(task, suggester="novelty", single_task_goals="subgoals")
+    back = task.replace(suggester="novelty", single_task_goals="subgoals")
     back = as_played(back, {"suggester"})
     assert (back.suggester, back.single_task, back.single_task_goals) == ("novelty", None, "task")
 
 
 def test_what_one_suggester_reads_is_refused_beside_the_others(monkeypatch):
     monkeypatch.setitem(SUGGESTERS.places, "shouting", "tests.described:Shouting")
+    monkeypatch.setitem(SUGGESTERS.reads, "shouting", (ShoutingSettings,))
     field = GoalSettings.__dataclass_fields__["suggester"]
     choices = {"choices": ("oracle", "shouting")}
     monkeypatch.setattr(field, "metadata", dict(field.metadata) | choices)

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -114,7 +113,7 @@ def test_a_bad_list_gets_a_line():
 def test_an_unfinished_or_finished_run_of_the_same_settings_is_welcome(in_empty_folder):
     runs = make_grid([], {"seed": ["0", "1"]})
     for run in runs:
-        became = dataclasses.replace(run.config, device="cpu")
+        became = run.config.replace(device="cpu")
         create_run_folder(became, run.run_id, [])
     mark_finished(runs[0].folder)
     check_runs(runs, lambda config: None)
@@ -132,7 +131,7 @@ OTHERS = {  # settings and beginnings of the run that has the folder
 @pytest.mark.parametrize("reason", OTHERS)
 def test_a_folder_of_another_run_is_refused(reason, in_empty_folder):
     (run,), (changes, options) = make_grid([], {"seed": ["0"]}), OTHERS[reason]
-    create_run_folder(dataclasses.replace(run.config, **changes), run.run_id, [], **options)
+    create_run_folder(run.config.replace(**changes), run.run_id, [], **options)
     with pytest.raises(UserError, match=reason):
         check_runs([run], lambda config: None)
 

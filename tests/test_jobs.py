@@ -91,7 +91,7 @@ def test_a_job_runs_once_its_attempt_has_printed_something(runs):
 
 
 def test_no_two_runs_share_a_file(runs):
-    other = dataclasses.replace(runs[0].config, model="CNN-PPO")
+    other = runs[0].config.replace(model="CNN-PPO")
     jobs = [Job(run) for run in (*runs, dataclasses.replace(runs[0], config=other))]
     assert len({job.desk for job in jobs}) == 4
 

@@ -1,4 +1,3 @@
-import dataclasses
 import html
 import io
 import sys
@@ -66,7 +65,7 @@ def test_the_tab_of_hyper_parameters_finds_settings_and_return(tmp_path):
         writer.write(16, {"rollout/return_mean": 0.5})
     found = session(tmp_path)
     hparams = found["_hparams_/session_start_info"].session_start_info.hparams
-    assert set(hparams) == {field.name for field in dataclasses.fields(config)}
+    assert set(hparams) == config.as_dict().keys()
     assert (hparams["n_layer"].number_value, hparams["model"].string_value) == (2, "HELM")
     assert hparams["clip_range_vf"].string_value == "null"
     (metric,) = found["_hparams_/experiment"].experiment.metric_infos
@@ -126,7 +125,7 @@ def test_weights_and_biases_gets_settings_rows_and_media(wandb, tmp_path):
         writer.show(16, MEDIA)
         writer.show(32, {})
     assert (wandb.settings["project"], wandb.settings["name"]) == ("mine", "HELM/Maze-v0/first")
-    assert wandb.settings["config"] == dataclasses.asdict(config)
+    assert wandb.settings["config"] == config.as_dict()
     (run,) = wandb.runs.values()
     assert run.rows == {16: SHOWN | {"env_steps": 16, "train/loss": 0.5}}
     assert (run.step_metric, run.exit_code) == ("env_steps", 0)

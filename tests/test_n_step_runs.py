@@ -18,7 +18,7 @@ from trainers import sequence_replay
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.ellm_dqn import EllmDQN
 from trainers.ranks import Ranks
-from trainers.train import RunSettings
+from trainers.settings import RunSettings
 from utils.given_settings import load_config
 
 TOLD = "tests.told_in_words:Told-v0"

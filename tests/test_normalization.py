@@ -22,7 +22,7 @@ from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import LAST, load_checkpoint, save_published
 from trainers.collector import Collector
 from trainers.ranks import Ranks
-from trainers.train import RunSettings
+from trainers.settings import RunSettings
 from utils.given_settings import load_config
 
 CARTPOLE = NORMALISED | {"env": "CartPole-v1"}

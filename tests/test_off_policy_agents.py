@@ -14,8 +14,8 @@ from rewards import RewardScaling
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
 from trainers import dqn, sequence_replay
-from trainers.build import LEARNERS
 from trainers.collector import Collector
+from trainers.parts import LEARNERS
 
 N_ENVS, MEM_LEN = 3, 16
 SMALL = {"memory_width": 8, "memory_heads": 2, "memory_layers": 2, "mem_len": MEM_LEN}

@@ -1,7 +1,5 @@
 """POPGym's tasks: all by name, in three difficulties."""
 
-import dataclasses
-
 import gymnasium
 import numpy as np
 import pytest
@@ -75,7 +73,7 @@ def test_the_last_action_is_not_given_twice():
 
 
 def test_a_run_that_is_older_than_the_flag_has_none():
-    run = dataclasses.asdict(config("popgym-RepeatFirstEasy-v0"))
+    run = config("popgym-RepeatFirstEasy-v0").as_dict()
     older = {name: value for name, value in run.items() if not name.startswith("popgym_")}
     assert config_from_dict(older, "a run") == config("popgym-RepeatFirstEasy-v0", *BARE)
     assert config_from_dict(run, "a run") == config("popgym-RepeatFirstEasy-v0")

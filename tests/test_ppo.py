@@ -1,4 +1,3 @@
-import dataclasses
 import math
 import re
 
@@ -58,7 +57,7 @@ def golden_agent(name, config, arrays):
     encoder = "query_encoder" if name == "helm" else "encoder"
     width = len(before[f"{encoder}.linear.bias"])
     channels = tuple(len(before[f"{encoder}.convolutions.{layer}.bias"]) for layer in (0, 2))
-    config = dataclasses.replace(config, observation_cache_mb=0, memory_width=width)
+    config = config.replace(observation_cache_mb=0, memory_width=width)
     kind = {"helm": GoldenHelm, "lstm": LstmAgent}.get(name, CnnAgent)
     agent = kind(config, *spaces(seen, n_actions))
     setattr(agent, encoder, SmallImpalaCNN(seen, width, channels))

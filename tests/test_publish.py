@@ -1,6 +1,5 @@
 """Runs published to a hub and played from it; the hub is a server on this machine."""
 
-import dataclasses
 import json
 import os
 import re
@@ -190,7 +189,7 @@ def test_a_run_of_two_environments_is_not_published(run, capsys):
 
 def test_nothing_of_a_run_becomes_html_or_a_line_of_the_card():
     evil = "`<img src=x>\n---\n[a](b) | *c*\n```\n<script>"
-    config = dataclasses.replace(load_config(), model=evil, env=evil, algorithm=evil)
+    config = load_config().replace(model=evil, env=evil, algorithm=evil)
     numbers = dict.fromkeys(("return_mean", "return_std", "length_mean", "length_std"), 0.0)
     played = numbers | {"n_episodes": 1, "seed": 0, "actions": evil}
     description = {"command": [evil, "--run-id", evil], "git_commit": evil}

@@ -22,7 +22,7 @@ from trainers.checkpoint import LAST, load_checkpoint
 from trainers.ppo import PPO
 from trainers.ranks import joined_ranks
 from trainers.rollout import Rollout
-from trainers.train import RunSettings
+from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.running_statistics import Moments

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from models.observations import Observations
 from tests import golden_data
 from tests.robustness.memory_growth import resident_bytes
-from trainers.sequence_replay import WHOLE, EpisodeSteps, Replay, ReplayFiles
+from trainers.sequence_replay import EpisodeSteps, Replay, ReplayFiles
+from trainers.settings import WHOLE
 from utils.errors import RunError
 
 CONTEXTS = st.sampled_from([WHOLE, 1, 2, 5])

@@ -1,4 +1,3 @@
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -6,11 +5,11 @@ import pytest
 import torch
 
 from main import build_run
-from rewards import RewardScaling
+from rewards.scaling import RewardScaling
 from tests.agents import small_config
 from trainers.build import build_scaling
 from trainers.ranks import Ranks
-from trainers.train import RunSettings
+from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.running_statistics import RunningMeanVariance
@@ -135,5 +134,5 @@ def test_equal_rewards_are_learned_from_as_equal_whenever_they_were_paid(
             assert scaled == pytest.approx(expected)
             return
         assert learner.paid == 2 * collector.env_steps / collector.n_envs
-        learner.config = dataclasses.replace(learner.config, gamma=0.0)
+        learner.config = learner.config.replace(gamma=0.0)
         assert learner.learn(own)["train/n_step_return_mean"] == pytest.approx(expected, rel=1e-3)

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import dataclasses
 import itertools
 import json
 import math
@@ -57,7 +56,7 @@ class FakeRuns:
         job.log.touch()
         if not job.run.folder.exists():
             job.run.folder.mkdir(parents=True)
-            write_json(job.run.folder / "config.json", dataclasses.asdict(job.run.config))
+            write_json(job.run.folder / "config.json", job.run.config.as_dict())
             write_json(job.run.folder / "run.json", {})
 
     def ended(self, seconds):
@@ -306,7 +305,7 @@ def test_ranges_stand_next_to_what_is_fixed(in_empty_folder):
     assert (config.memory_layers, config.learning_rate) == (2, 3e-5)
     assert [corner.model for corner in space.corners()] == ["LSTM", "GPT"]
     assert space.settings(config).keys() == {*values, "learning_rate"}
-    whole = dataclasses.asdict(load_config()) | {"gamma": {"low": 0.9, "high": 0.99}}
+    whole = load_config().as_dict() | {"gamma": {"low": 0.9, "high": 0.99}}
     path.write_text(json.dumps(whole))
     assert read_space(path, []).config({"gamma": 0.95}).gamma == 0.95
 

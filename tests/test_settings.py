@@ -3,6 +3,7 @@ import json
 import os
 import pickle
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +14,19 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import models
-from models import agent_class
+from envs import crafter
+from models import AGENTS, agent_class
+from models.language.files import EMBEDDED, HUB_NAMES
+from models.memories.gpt import POSITIONS
+from rewards import CURIOSITIES
+from rewards.suggesters import SUGGESTERS
 from tests.bad_inputs.harness import in_one_line
 from tests.bad_inputs.test_fuzz import odd_values
 from tests.echo import EchoSettings
-from trainers.build import LEARNERS
-from trainers.ppo import PPO, PpoSettings
+from trainers import ellm_dqn
+from trainers.parts import LEARNERS
+from trainers.ppo import PPO
+from trainers.settings import PpoSettings
 from utils import settings
 from utils.errors import UserError
 from utils.given_settings import (
@@ -44,7 +52,7 @@ ROOT = Path(__file__).parent.parent
 def test_config_json_shows_the_defaults():
     """Where it does not: python main.py --print-config > config.json."""
     shown = json.loads((ROOT / "config.json").read_text())
-    assert shown == default_settings() == dataclasses.asdict(load_config())
+    assert shown == default_settings() == load_config().as_dict()
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_path):
@@ -98,8 +106,11 @@ def test_numbers_beyond_the_bounds_of_a_setting_are_refused():
 def test_stored_settings_come_back_as_those_of_a_run_also_where_later_ones_are_missing():
     config = load_config(overrides=["gamma=0.5"])
     assert config.part(PpoSettings).gamma == 0.5
+    assert config.part(PpoSettings).n_epochs == PpoSettings().n_epochs
+    with pytest.raises(AttributeError):
+        config.gamma = 0.25  # a setting stays as it is
     assert pickle.loads(pickle.dumps(config)) == config  # in another process
-    stored = dataclasses.asdict(config)
+    stored = config.as_dict()
     assert config_from_dict(stored, "checkpoint") == config
     for later in ("algorithm", "memory_width", "memory_positions"):
         del stored[later]
@@ -107,7 +118,7 @@ def test_stored_settings_come_back_as_those_of_a_run_also_where_later_ones_are_m
     del stored["seed"]
     with pytest.raises(UserError, match="checkpoint: setting 'seed' is missing"):
         config_from_dict(stored, "checkpoint")
-    with pytest.raises(TypeError, match="has no settings of EchoSettings"):
+    with pytest.raises(TypeError, match="no settings of EchoSettings: echoes"):
         config.part(EchoSettings)
 
 
@@ -122,6 +133,39 @@ def test_the_help_lists_every_setting_once_under_the_part_that_reads_it():
     assert ("beta (" in of_ppo, "\n  n_epochs (" in of_ppo) == (False, True)
     with pytest.raises(UserError, match=r"no such part\. Did you mean 'PPO'\?"):
         describe_settings("PPOO")
+
+
+def test_what_a_class_says_it_reads_is_what_is_known_before_it_is_imported():
+    for registry in (AGENTS, LEARNERS, CURIOSITIES):
+        for name in registry.places:
+            assert registry.find(name).reads == registry.reads[name]
+
+
+def test_names_that_are_allowed_are_those_that_there_are():
+    allowed = {name: each.metadata for name, each in settings.all_settings().items()}
+    assert allowed["language_model"]["safe"] == (*EMBEDDED, *HUB_NAMES)
+    there_are = {"suggester": SUGGESTERS.places, "memory_positions": POSITIONS}
+    there_are |= {"crafter_actions": crafter.ACTIONS, "return_dtype": ellm_dqn.FLOATS}
+    for name, choices in there_are.items():
+        assert allowed[name]["choices"] == tuple(choices)
+
+
+AT_ONCE = """
+import contextlib, sys
+import eval, main, plot, sweep
+from analysis.__main__ import main as analysis
+for program in (main.main, eval.main, plot.main, sweep.main, analysis):
+    with contextlib.suppress(SystemExit):
+        program(["--help"])
+for program in (main.main, sweep.main):
+    for wrong in ("nonsense=1", "gamma=2", "n_steps=many", "beta=3"):
+        assert program(["--var", "model=CNN", "--var", wrong]) == 2
+assert "torch" not in sys.modules
+"""
+
+
+def test_help_and_a_wrong_setting_wait_for_no_pytorch():
+    subprocess.run([sys.executable, "-c", AT_ONCE], cwd=ROOT, check=True, capture_output=True)
 
 
 UNREAD = {
@@ -189,7 +233,7 @@ def test_another_model_leaves_out_what_the_files_own_reads_and_says_so(tmp_path,
 
 
 def test_a_file_with_every_setting_is_taken_for_any_model(tmp_path):
-    whole = dataclasses.asdict(load_config(overrides=["beta=7"])) | {"n_batches": 7}
+    whole = load_config(overrides=["beta=7"]).as_dict() | {"n_batches": 7}
     path = settings_file(tmp_path, **whole)
     config = load_config(path, ["model=CNN", "algorithm=DQN"])  # n_batches is for PPO to check
     assert (config.model, config.beta, config.n_batches) == ("CNN", 7, 7)
@@ -219,16 +263,10 @@ def test_a_setting_of_two_parts_must_be_declared_alike():
         settings.declared([PpoSettings, Otherwise])
 
 
-def test_earlier_names_are_understood_and_told(tmp_path, caplog):
-    path = settings_file(tmp_path, algorithm="NStepDQN", model="ELLM", missions=True)
-    words = ["env=BabyAI-GoToRedBall-v0", "warmup_steps=7"]
-    config = dataclasses.asdict(load_config(path, words))
-    assert (config["algorithm"], config["minigrid_missions"]) == ("EllmDQN", True)
-    assert config["learning_starts"] == 7
-    assert "--var warmup_steps=7: warmup_steps=7 is learning_starts=7 now" in caplog.messages
-    del config["learning_starts"]
-    stored = config_from_dict(config | {"warmup_steps": 9}, "a run")
-    assert dataclasses.asdict(stored)["learning_starts"] == 9
+def test_settings_of_another_version_are_told_in_one_line():
+    stored = load_config().as_dict() | {"warmup_steps": 9, "dying": True}
+    with in_one_line("a run: unknown settings warmup_steps, dying"):
+        config_from_dict(stored, "a run")
 
 
 @pytest.mark.parametrize(

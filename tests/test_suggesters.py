@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.language import generation
+from rewards.settings import LanguageModelSuggesterSettings
 from rewards.suggesters import language_model
 from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest
-from rewards.suggesters.language_model import LanguageModelSuggester, LanguageModelSuggesterSettings
+from rewards.suggesters.language_model import LanguageModelSuggester
 from rewards.suggesters.rules import TextState
 from tests.bad_inputs.harness import in_one_line
 from tests.golden_data import GOLDEN

@@ -15,6 +15,7 @@ import sweep as sweep_program
 from sweeps import grid
 from tests.bad_inputs.harness import refused
 from tests.test_jobs import KILLED, FakePool
+from trainers import checkpoint
 from utils.run_folder import is_finished
 
 TINY = {"device": "cpu", "n_steps": 64, "n_envs": 2, "n_rollout_steps": 16, "n_batches": 2}
@@ -88,7 +89,7 @@ def test_the_same_command_again_does_only_what_is_missing_and_draws_all_runs(swe
 
 def test_an_interrupted_sweep_says_what_to_type(swept, monkeypatch, capsys):
     interrupted = contextlib.nullcontext(SimpleNamespace(stop=sweep_program.signal.SIGINT))
-    monkeypatch.setattr(sweep_program, "Interruption", lambda doing: interrupted)
+    monkeypatch.setattr(checkpoint, "Interruption", lambda doing: interrupted)
     status, _, drawn = swept({}, "--seeds", "2")
     assert status == 130
     command = "--config tiny.json --var model=CNN-PPO --var env=RandomMaze-v0 --seeds 2"

@@ -94,13 +94,6 @@ def test_playing_asks_no_server_by_itself(goal_conditioned, in_empty_folder, ser
     assert {path for path, _, _ in server.asked} == {"/v1/models", "/v1/chat/completions"}
 
 
-def test_a_setting_under_its_earlier_name_is_signed_as_well(in_empty_folder, capsys):
-    run = train("CNN", "own", **TINY | {"env": "ContinuousRecognition-v0"})
-    rewrite(run, {"stimuli": "/etc"})
-    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
-    assert "recognition_stimuli=/etc. Add --trust" in line
-
-
 @pytest.mark.slow
 def test_a_received_run_contacts_nobody_and_says_where(asking, server, somebody_else, capsys):
     stolen = {"suggester_key_variable": "AWS_SECRET_ACCESS_KEY", "suggester_cache": "theirs.sqlite"}

@@ -15,7 +15,7 @@ from tests.runs import CNN, LSTM, PPO, REPLAY, folder_of, resume, same, signal_a
 from tests.test_resume import command
 from trainers.checkpoint import LAST, UNWRITTEN, WarmStart, load_checkpoint, save_checkpoint
 from trainers.ranks import Ranks
-from trainers.train import RunSettings
+from trainers.settings import RunSettings
 from utils.given_settings import load_config
 from utils.saved_state import moments
 

@@ -1,12 +1,8 @@
-"""Builds the parts of a run from its settings, and an agent from a checkpoint.
-
-This file alone knows all parts by name: it hands the registries to the settings.
-"""
+"""Builds the parts of a run from its settings, and an agent from a checkpoint."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +10,24 @@ from gymnasium.spaces import flatdim
 from gymnasium.vector import VectorEnv
 
 from envs import (
-    ENVIRONMENTS,
     check_env_name,
     clips_rewards,
     is_given_vector,
     make_vector_env,
-    popgym,
     scales_rewards,
 )
-from envs.crafter import LEARNED, CrafterTextSettings
 from envs.notices import forget
+from envs.settings import LEARNED, CrafterTextSettings
 from envs.vector import EpisodeStatistics
 from models import AGENTS, build_agent, resolve_device
-from models import validate_config as model_contradictions
 from models.agent import Agent, RandomAgent
 from models.tile_reader import load_tile_reader, with_tile_reader
-from rewards import (
-    CURIOSITIES,
-    REWARD_CLIP,
-    CuriositySettings,
-    RewardScaling,
-    ScalingSettings,
-)
-from rewards.goals import GoalRewards, GoalSettings, with_goals
-from rewards.goals import validate_config as goal_contradictions
-from rewards.suggesters import SUGGESTERS
+from rewards import CURIOSITIES
+from rewards.goals import GoalRewards, with_goals
+from rewards.scaling import RewardScaling
+from rewards.settings import CuriositySettings, ScalingSettings
 from trainers.checkpoint import (
-    FinetuneSettings,
+    check_finetune,
     find_checkpoint,
     load_checkpoint,
     recorded_sha256,
@@ -48,30 +35,15 @@ from trainers.checkpoint import (
 )
 from trainers.evaluation import GreedyEvaluation, played_config
 from trainers.learner import Learner
+from trainers.parts import LEARNERS
 from trainers.ranks import Ranks
-from trainers.train import RunSettings
+from trainers.settings import FinetuneSettings, RunSettings
 from utils.errors import ENDINGS, UserError, raise_all, told
 from utils.run_folder import check_run_id
 from utils.seeding import N_TOGETHER
-from utils.settings import Config, OwnRegistry, Program, install, read_settings, recomposed
+from utils.settings import Config, read_settings
 from utils.user_modules import is_named, telling
 
-
-class Learners(OwnRegistry):
-    base = "trainers.learner:Learner"
-
-
-LEARNERS = Learners(
-    "algorithm",
-    {
-        "PPO": "trainers.ppo:PPO",
-        "DQN": "trainers.dqn:DQN",
-        "SAC": "trainers.sac:SAC",
-        "TD3": "trainers.td3:TD3",
-        "EllmDQN": "trainers.ellm_dqn:EllmDQN",
-    },
-    "learner",
-)
 log = logging.getLogger(__name__)
 
 GUIDE = "guide"  # the setting of learners with an agent that explores for them
@@ -85,56 +57,6 @@ def build_scaling(config: ScalingSettings, n_envs: int) -> RewardScaling | None:
     return RewardScaling(n_envs, config.gamma, clip) if is_wanted else None
 
 
-def validate_config(config: Any) -> list[str]:
-    goals, choice = goal_contradictions(config), config.normalize_reward
-    is_known = ENVIRONMENTS.known_as(config.env) is not None
-    clips = is_known and (clips_rewards(config.env) if choice is None else choice)
-    if is_known and not clips and config.reward_clip != REWARD_CLIP:
-        goals.append(
-            f"reward_clip: {config.reward_clip} has no effect, rewards of {config.env} are not "
-            "clipped. Add normalize_reward=true, or leave it out"
-        )
-    is_shown = config.popgym_previous_action and ENVIRONMENTS.known_as(config.env) == popgym.PREFIX
-    if is_shown and config.last_action_input:
-        goals.append(
-            "last_action_input: true, and popgym_previous_action shows the last action in the "
-            "observation already. Leave one of them at false"
-        )
-    if not (LEARNERS.known_as(config.algorithm) and AGENTS.known_as(config.model)):
-        return goals
-    agent, curiosity = AGENTS.find(config.model), CURIOSITIES.known_as(config.curiosity or "")
-    learner = LEARNERS.find(config.algorithm)
-    if curiosity and not learner.takes_reward:
-        goals.append(
-            f"curiosity: {config.curiosity} is not read by {config.algorithm}. Let it learn from "
-            "`reward` and set takes_reward = True there, or leave curiosity out"
-        )
-    with telling(config):
-        return [
-            *goals,
-            *model_contradictions(config),
-            *learner.validate_config(config, agent),
-            *(CURIOSITIES.find(curiosity).validate_config(config, agent) if curiosity else ()),
-        ]
-
-
-def recomposed_config(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
-    """Return the settings in another process, which finds all parts by importing this file."""
-    return recomposed(values, places)
-
-
-REGISTRIES = (LEARNERS, AGENTS, ENVIRONMENTS, SUGGESTERS, CURIOSITIES)
-install(
-    Program(
-        {registry.setting: registry for registry in REGISTRIES},
-        (ScalingSettings, GoalSettings, CuriositySettings, RunSettings),
-        validate_config,
-        recomposed_config,
-        check_env_name,
-    )
-)
-
-
 def check(config: RunSettings, run_id: str | None = None, has_start: bool = False) -> None:
     """Raise UserError with a line for every problem of a run; `has_start`: with an agent."""
     forget()  # what was said of an earlier run's environment
@@ -146,7 +68,7 @@ def check(config: RunSettings, run_id: str | None = None, has_start: bool = Fals
             lambda: LEARNERS.find(config.algorithm),
             lambda: AGENTS.find(config.model).check(config),
             lambda: curiosity is None or CURIOSITIES.find(curiosity),
-            lambda: config.part(FinetuneSettings).check_finetune(has_start),
+            lambda: check_finetune(config.part(FinetuneSettings), has_start),
             lambda: check_run_id(config, run_id),
             lambda: load_tile_reader() if learned else None,  # raises where there is none
         )
@@ -190,7 +112,7 @@ def build_evaluation(config: RunSettings) -> Iterator[GreedyEvaluation | None]:
             "eval_steps: evaluations need environments of their own. Give a function that "
             "makes one environment, or leave eval_steps at 0"
         )
-    few = replace(config, n_envs=min(config.eval_episodes, N_TOGETHER))
+    few = config.replace(n_envs=min(config.eval_episodes, N_TOGETHER))
     with open_env(few, config.seed) as env:
         yield GreedyEvaluation(config, env)
 
@@ -223,7 +145,7 @@ def build_learner(
     if place is not None:
         path = find_checkpoint(Path(place), GUIDE)
         checkpoint = load_checkpoint(path)
-        theirs = replace(played_config(checkpoint, path, trust), device=config.device)
+        theirs = played_config(checkpoint, path, trust).replace(device=config.device)
         try:
             guide = restored_agent(theirs, env, checkpoint, path).requires_grad_(False)
         except UserError as error:
@@ -245,7 +167,7 @@ def player_config(
     agent = AGENTS.find(config.model)
     if not random:
         agent.check(config)
-    return replace(config, device=resolve_device(device), n_envs=n_envs)
+    return config.replace(device=resolve_device(device), n_envs=n_envs)
 
 
 def restored_agent(

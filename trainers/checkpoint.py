@@ -48,6 +48,7 @@ from torch import Tensor
 
 from models.agent import Agent
 from trainers.ranks import Ranks
+from trainers.settings import CheckpointSettings, FinetuneSettings
 from utils.errors import Interrupted, UserError, cli_command, shortened
 from utils.files import (
     atomic_write,
@@ -61,6 +62,7 @@ from utils.files import (
 )
 from utils.loggers import MetricsWriter, last_step
 from utils.run_folder import (
+    PUBLISHED,
     check_settings,
     description_of,
     is_finished,
@@ -68,7 +70,6 @@ from utils.run_folder import (
     resume_command,
     trusting,
 )
-from utils.settings import Config, setting
 
 FORMAT = 4
 LAST_OF_FORMAT_3 = "56e76aa"  # the commit that still reads it
@@ -77,7 +78,6 @@ HELD_BY_LAST = ("learner", "collector", "run", "own", "metrics")
 BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
 HEADER = "HELM checkpoint {:03d} sha256 {}\n"
 UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
-PUBLISHED = "model.safetensors"  # the name under which a hub expects weights
 REPLAY = "replay"  # the folder of a learner's replay, and the names of its files:
 REPLAY_FILE = r"(rows_\d{12,}\.pt|env\d{4,}_\d{12,}\.rows)"
 OF_EACH_RANK = ("learner", "collector", "own")
@@ -87,18 +87,6 @@ LEAST_APART = 10.0  # seconds from one checkpoint to the next between two update
 INIT_FROM = "--init-from"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class CheckpointSettings(Config):
-    title = "checkpoints"
-
-    save_ckpt: bool = setting(
-        "write ckpt_best.pt and ckpt_last.pt into the run folder", has_effect=False, default=True
-    )
-    checkpoint_minutes: float = setting(
-        "minutes between two ckpt_last.pt", low=0, high=100_000, has_effect=False, default=1.0
-    )
 
 
 class Interruption:
@@ -513,23 +501,12 @@ def save_published(path: Path, state: Mapping[str, Any]) -> None:
         file.write(save(tensors, header))
 
 
-@dataclass(frozen=True)
-class FinetuneSettings(Config):
-    title = "beginning with an earlier agent"
-
-    finetune: str = setting(
-        "parameters that learn where the agent begins with another run's: all, its critic (both "
-        "streams of the values), or linear (their last layers)",
-        choices=("all", "critic", "linear"),
-        default="all",
-    )
-
-    def check_finetune(self, has_start: bool) -> None:
-        if self.finetune != "all" and not has_start:
-            raise UserError(
-                f"finetune: {self.finetune} leaves all else as it is, and it is random. "
-                "Name a run with --init-from, or choose finetune=all"
-            )
+def check_finetune(config: FinetuneSettings, has_start: bool) -> None:
+    if config.finetune != "all" and not has_start:
+        raise UserError(
+            f"finetune: {config.finetune} leaves all else as it is, and it is random. "
+            "Name a run with --init-from, or choose finetune=all"
+        )
 
 
 class WarmStart(NamedTuple):

@@ -6,7 +6,6 @@ follow slowly. With the settings of Ni et al. 2023, arXiv:2307.03864.
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,26 +14,8 @@ from torch import Tensor
 from models.agent import QAgent, SequenceBatch, Step
 from models.observations import AgentInput
 from trainers.losses import double_q_targets, follow, gather_q, masked_mean, reduced_precision
-from trainers.off_policy import (
-    DoubleDqnSettings,
-    OffPolicyLearner,
-    OffPolicySettings,
-    epsilon_after,
-    epsilon_greedy,
-)
-from utils.settings import setting
-
-
-@dataclass(frozen=True)
-class DqnSettings(OffPolicySettings, DoubleDqnSettings):
-    title = "DQN"
-
-    exploration_fraction: float = setting(
-        "share of the run, its warm-up apart, over which epsilon falls from 1",
-        low=0,
-        high=1,
-        default=0.1,
-    )
+from trainers.off_policy import OffPolicyLearner, epsilon_after, epsilon_greedy
+from trainers.settings import DqnSettings
 
 
 class DQN(OffPolicyLearner):

@@ -8,7 +8,6 @@ settings of ELLM (arXiv:2302.06692), where online and target network share the e
 import copy
 import logging
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,75 +16,25 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput, ObservationBatch
-from trainers.checkpoint import FinetuneSettings
-from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
+from trainers.frame_replay import FrameReplay, FrameSteps
 from trainers.learner import Learner, MeanMetrics, Transition
 from trainers.losses import double_q_targets, follow, n_step_returns, reduced_precision
-from trainers.off_policy import DoubleDqnSettings, epsilon_after, epsilon_greedy
+from trainers.off_policy import epsilon_after, epsilon_greedy
 from trainers.sequence_replay import CutOff
+from trainers.settings import (
+    GUIDE_SHARE,
+    NStepDqnSettings,
+)
 from utils.errors import NotFiniteError
 from utils.saved_state import check_like, load_moments, moments, with_moments
-from utils.settings import setting
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
-EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
+EPSILON_FINAL = 0.01  # as published
 NOT_YET = -1
 
 log = logging.getLogger(__name__)
 
 COUNTS = ("n_seen", "n_updates", "paid", "first_reward_step", "_n_since_row", "_has_begun")
-
-
-@dataclass(frozen=True)
-class NStepDqnSettings(FrameReplaySettings, DoubleDqnSettings, FinetuneSettings):
-    title = "EllmDQN"
-
-    learning_starts: int = setting(
-        "environment steps before the first gradient step", low=0, high=10**12, default=5000
-    )
-    train_frequency: int = setting(
-        "environment steps for each gradient step", low=1, high=1_000_000, default=4
-    )
-    target_update_steps: int = setting(
-        "environment steps between two copies of the heads into the target network",
-        low=1,
-        high=10**12,
-        default=8000,
-    )
-    clip_reward: bool = setting("learn from rewards cut to -1 .. 1", default=True)
-    return_dtype: str = setting(
-        "type of an n-step return: float16 as in the published code, or float32",
-        choices=tuple(FLOATS),
-        default="float16",
-    )
-    epsilon_start: float = setting(
-        "share of exploring actions at the start", low=0, high=1, default=1.0
-    )
-    epsilon_steps: int = setting(
-        "environment steps over which epsilon falls", low=0, high=10**12, default=1_000_000
-    )
-    train_after_reward: bool = setting(
-        "take no gradient step before rewards have come to 1 in all", default=False
-    )
-    decay_after_reward: bool = setting(
-        "let epsilon fall only from when rewards have come to 1 in all", default=False
-    )
-    guide: str | None = setting(
-        "run folder or checkpoint of an agent that explores: its greedy actions take the place of "
-        "some random ones; null: none",
-        default=None,
-        safe=(None,),
-    )
-    guide_share: float = setting(
-        "share of exploring actions that are the guide's", low=0, high=1, default=GUIDE_SHARE
-    )
-    log_steps: int = setting(
-        "environment steps from one row of metrics to the next",
-        low=1,
-        high=10**9,
-        has_effect=False,
-        default=1000,
-    )
 
 
 class EllmDQN(Learner):

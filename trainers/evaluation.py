@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,15 +17,17 @@ from gymnasium.vector import VectorEnv
 
 from models.agent import Agent, gradient_lengths
 from models.observations import AgentInput, Observations
-from rewards.episode_goals import ONLY_BY_SUBGOALS, REWARD_LAST, SURVIVAL, TASK, TASKS
+from rewards.episode_goals import ONLY_BY_SUBGOALS, SURVIVAL, TASKS
 from rewards.goals import OF_EVALUATION, as_played
+from rewards.settings import REWARD_LAST, TASK
 from rewards.suggesters import SUGGESTERS
+from trainers.settings import EvaluationSettings
 from utils.errors import EnvFault, UserError, did_you_mean
 from utils.files import atomic_write
 from utils.given_settings import with_env_settings
 from utils.run_folder import check_outside, stored_config
 from utils.seeding import N_EVALUATED, evaluation_seed, streams_kept
-from utils.settings import Config, outside_settings, read_settings, setting
+from utils.settings import Config, outside_settings, read_settings
 
 LONGEST_PLAYED = 100_000  # steps of an episode; its steps are held until it ends
 MOST_SALIENT = 64  # steps: 8 s for HELM with MiniLM, and 16 times that for 256
@@ -38,16 +40,6 @@ TOLD = {"caption": "", **BEFORE, **AFTER}
 KINDS: dict[type, Any] = {str: str, bool: bool | np.bool_, float: int | float | np.number}
 
 Narration = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class EvaluationSettings(Config):
-    title = "evaluation while training"
-
-    eval_steps: int = setting(
-        "environment steps between two evaluations; 0: none", low=0, high=10**12, default=0
-    )
-    eval_episodes: int = setting("episodes of an evaluation", low=1, high=1000, default=10)
 
 
 class Episode(NamedTuple):
@@ -309,19 +301,19 @@ def played_config(
     changes = dict(text.split("=", 1) for text in overrides if "=" in text)
     places, goals = read_settings(stored).intersection(outside_settings()), set(OF_EVALUATION)
     if SUGGESTERS.known_as(changes.get("suggester", "")):
-        parts = SUGGESTERS.find(changes["suggester"]).reads
+        parts = SUGGESTERS.reads.get(changes["suggester"], ())
         goals |= {field.name for part in parts for field in fields(part)}
     config = with_env_settings(stored, overrides, places, goals)
     # Of an object that was merged with the stored one a part may still be the run's.
-    now = asdict(config)
+    now = config.as_dict()
     merged = {
         name
-        for name, value in asdict(stored).items()
+        for name, value in stored.as_dict().items()
         if isinstance(value, dict) and any(now[name][key] == value[key] for key in value)
     }
     # Learning alone reads these two.
     learning: dict[str, Any] = {"wandb": False, "guide": None}
-    config = replace(as_played(config, changes), **learning)
+    config = as_played(config, changes).replace(**learning)
     check_outside(config, checkpoint["config"], path, trust, changes.keys() - merged)
     return config
 
@@ -343,5 +335,5 @@ def task_settings(config: Config, names: str) -> dict[str, Config]:
             raise UserError(f"--tasks: '{task}' is none of {ALL}, {', '.join(allowed)}.{hint}")
         kind = REWARD_LAST if task in ONLY_BY_SUBGOALS else TASK
         changes = {"suggester": None, "single_task": task, "single_task_goals": kind}
-        played[task] = replace(config, **cast(Any, changes))
+        played[task] = config.replace(**cast(Any, changes))
     return played

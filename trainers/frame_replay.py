@@ -7,7 +7,6 @@ last with the final observation. Only whole episodes are drawn from, and the old
 
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,34 +15,15 @@ import torch
 from torch import Tensor
 
 from models.observations import Observations
-from trainers.sequence_replay import (
-    LEAST_CAPACITY,
-    CapacitySettings,
-    SavedFiles,
-    StateFiles,
-    check_episode_fits,
-)
+from trainers.sequence_replay import LEAST_CAPACITY, SavedFiles, StateFiles, check_episode_fits
+from trainers.settings import EPISODE, FrameReplaySettings
 from utils.files import checksum, make_folder_of_run, open_of_run, sync_folder
 from utils.saved_state import check_like
-from utils.settings import setting
 
 FILES = 64  # about so many hold the replay
 LEAST_ROWS = 256  # of a file
-EPISODE, STEP = "episode", "step"
 ROWS_AT_ONCE = 64  # that wait in memory before they are written
 SUFFIX = ".rows"
-
-
-@dataclass(frozen=True)
-class FrameReplaySettings(CapacitySettings):
-    title = "EllmDQN: replay"
-
-    n_step: int = setting("steps of an n-step return (its n)", low=1, high=1000, default=3)
-    replay_sampling: str = setting(
-        "draw uniformly an episode, then a step of it; or any step",
-        choices=(EPISODE, STEP),
-        default=EPISODE,
-    )
 
 
 class FrameSteps(NamedTuple):

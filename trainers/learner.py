@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
-from rewards import RewardScaling
+from rewards.scaling import RewardScaling
 from trainers.ranks import Ranks
 from utils.cuda_graphs import Recordable
 from utils.settings import Part

@@ -9,7 +9,6 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 from typing import Any, ClassVar
@@ -18,15 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from models.agent import (
-    Agent,
-    Memory,
-    OffPolicyAgent,
-    OffPolicyNetworkSettings,
-    SequenceBatch,
-    Step,
-    Transitions,
-)
+from models.agent import Agent, Memory, OffPolicyAgent, SequenceBatch, Step, Transitions
 from models.observations import AgentInput, ObservationBatch
 from trainers.learner import Learner, MeanMetrics, Transition
 from trainers.losses import mean_grad_norm
@@ -38,14 +29,13 @@ from trainers.sequence_replay import (
     EpisodeSteps,
     Replay,
     ReplayFiles,
-    ReplaySettings,
     example_episode,
     step_tensors,
 )
+from trainers.settings import OffPolicySettings
 from utils.cuda_graphs import CheckedGraph
 from utils.errors import NotFiniteError
 from utils.saved_state import check_like, load_moments, moments, moments_of, with_moments
-from utils.settings import Config, setting
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 TIMED = 5  # gradient steps: what they take tells what a run will take
@@ -57,42 +47,6 @@ COUNTS: tuple[str, ...] = (
 )
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class DoubleDqnSettings(Config):
-    title = "DQN and EllmDQN"
-
-    update_dtype: str = setting(
-        "type of products in a gradient step: float32, or bfloat16 by automatic mixed precision",
-        choices=("float32", "bfloat16"),
-        default="float32",
-    )
-    epsilon_final: float | None = setting(
-        "share of random actions in the end; null: of DQN one in the longest episode of the "
-        "warm-up, of EllmDQN 0.01",
-        low=0,
-        high=1,
-        default=None,
-    )
-
-
-@dataclass(frozen=True)
-class OffPolicySettings(ReplaySettings, OffPolicyNetworkSettings):
-    title = "DQN, SAC and TD3"
-
-    tau: float = setting(
-        "share of the online network that its target takes over at each gradient step",
-        low=0,
-        high=1,
-        default=0.005,
-    )
-    warmup_episodes: int = setting(
-        "episodes of random actions to begin with", low=1, high=1_000_000, default=10
-    )
-    replay_ratio: float = setting(
-        "gradient steps for each environment step", low=0, high=1000, default=0.25
-    )
 
 
 class OffPolicyLearner(Learner):

@@ -6,7 +6,6 @@ Fill a rollout of T steps, estimate advantages, pass over it a few times in mini
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,100 +17,15 @@ from models.observations import AgentInput, ObservationBatch
 from trainers.learner import Learner, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
+from trainers.settings import MOST_SAMPLES, PpoSettings, ScheduleSettings
 from utils.cuda_graphs import CheckedGraph
 from utils.errors import NotFiniteError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_steps, load_moments, moments, moments_of, with_moments
-from utils.settings import Config, setting
 
-MOST_SAMPLES = 2**24
-DECAYS = ("none", "linear", "linear_burn_in", "exp")
 WAYS = ("", "_start", "_end", "_factor")  # endings of the settings of a decay
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ScheduleSettings(Config):
-    title = "schedules"
-
-    lr_decay: str = setting("learning-rate schedule", choices=DECAYS, default="none")
-    min_lr: float = setting(
-        "learning rate at the end of a linear schedule", low=0, high=10, default=1e-07
-    )
-    lr_decay_start: float = setting(
-        "fraction of the run before the decay starts", low=0, high=1, default=0.0
-    )
-    lr_decay_end: float = setting(
-        "fraction of the run at which a linear decay ends", low=0, high=1, default=1.0
-    )
-    lr_decay_factor: float = setting(
-        "factor per update of an exp schedule", low=0, high=1, default=0.99
-    )
-    ent_coef: float = setting(
-        "weight of the entropy bonus at the start", low=0, high=1e6, default=0.05
-    )
-    ent_decay: str = setting("entropy schedule", choices=DECAYS, default="none")
-    min_ent_coef: float = setting(
-        "entropy weight at the end of a linear schedule", low=0, high=1e6, default=0.0001
-    )
-    ent_decay_start: float = setting(
-        "fraction of the run before the decay starts", low=0, high=1, default=0.0
-    )
-    ent_decay_end: float = setting(
-        "fraction of the run at which a linear decay ends", low=0, high=1, default=1.0
-    )
-    ent_decay_factor: float = setting(
-        "factor per update of an exp schedule", low=0, high=1, default=0.99
-    )
-    clip_range: float = setting(
-        "clip range of the policy ratio at the start", low=0, high=1e6, default=0.2
-    )
-    clip_decay: str = setting(
-        "clip-range schedule, linear ends at 0", choices=("none", "linear"), default="none"
-    )
-
-
-@dataclass(frozen=True)
-class PpoSettings(ScheduleSettings):
-    title = "PPO"
-
-    n_rollout_steps: int = setting(
-        "steps per environment and rollout", low=1, high=MOST_SAMPLES, default=128
-    )
-    n_epochs: int = setting("passes over each rollout", low=1, high=1000, default=3)
-    n_batches: int = setting(
-        "minibatches per pass (agents that learn from single steps)",
-        low=1,
-        high=MOST_SAMPLES,
-        default=8,
-    )
-    sequences_per_batch: int = setting(
-        "sequences per minibatch (agents with a trained memory)",
-        low=1,
-        high=MOST_SAMPLES,
-        default=16,
-    )
-    gae_lambda: float = setting(
-        "lambda of generalised advantage estimation", low=0, high=1, default=0.99
-    )
-    clip_range_vf: float | None = setting(
-        "clip range of the value; null does not clip", low=0, high=1e6, default=None
-    )
-    vf_coef: float = setting("weight of the value loss", low=0, high=1e6, default=0.5)
-    max_grad_norm: float = setting("largest norm of the gradient", low=0, high=1e6, default=0.5)
-    target_kl: float | None = setting(
-        "KL divergence from the rollout's policy at which an update's passes end; null: none",
-        low=0,
-        high=1e6,
-        default=None,
-    )
-    adv_norm: bool = setting(
-        "divide advantages by a running deviation, not a minibatch's", default=False
-    )
-    bootstrap_truncated: bool = setting(
-        "add the value of the last observation at a time limit", default=False
-    )
 
 
 class Coefficients(NamedTuple):

@@ -5,7 +5,6 @@ learns from its own environments' steps, and gradients are averaged before the o
 Running statistics of rewards and advantages are each rank's own. The first rank alone writes.
 """
 
-import dataclasses
 import io
 import mmap
 import os
@@ -99,7 +98,7 @@ class Ranks:
                     f"device: '{config.device}' for {n_local} ranks on a machine of {n_gpus} GPUs. "
                     "Start one for each GPU with device=cuda, or use device=cpu"
                 )
-        return dataclasses.replace(config, n_envs=config.n_envs // self.size)
+        return config.replace(n_envs=config.n_envs // self.size)
 
     def part_of(self, n: int) -> int:
         return -(-n // self.size)

@@ -7,7 +7,6 @@ critics follow slowly. With the settings of Ni et al. 2023, arXiv:2307.03864.
 import copy
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,33 +15,11 @@ from torch import Tensor, nn
 from models.agent import Agent, SacAgent, SequenceBatch, allowed
 from trainers.losses import Policy, follow, gather_q, masked_mean, soft_targets
 from trainers.off_policy import OffPolicyLearner
-from trainers.td3 import ActorCriticLearner, Pair, TwinCriticLearner, TwinCriticSettings
+from trainers.settings import SacSettings
+from trainers.td3 import ActorCriticLearner, Pair, TwinCriticLearner
 from utils.errors import UserError
-from utils.settings import setting
 
 LEAST_TEMPERATURE = 1e-8  # whose logarithm is learned
-
-
-@dataclass(frozen=True)
-class SacSettings(TwinCriticSettings):
-    title = "SAC"
-
-    temperature: float = setting(
-        "weight of the entropy; the first one where it is learned (of discrete actions that is 1)",
-        low=0,
-        high=1e6,
-        default=0.1,
-    )
-    learn_temperature: bool = setting("adapt the temperature to target_entropy", default=False)
-    target_entropy: float = setting(
-        "entropy to keep, as a share of that of uniform actions; of A continuous numbers it is -A",
-        low=0,
-        high=1,
-        default=0.7,
-    )
-    temperature_learning_rate: float = setting(
-        "learning rate of the temperature", low=0, high=10, default=3e-4
-    )
 
 
 class Critic(nn.Module):

@@ -9,7 +9,6 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from models.agent import RecentSteps, SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
+from trainers.settings import WHOLE
 from utils.errors import RunError
 from utils.files import (
     atomic_write,
@@ -28,43 +28,14 @@ from utils.files import (
     save_tensors,
 )
 from utils.saved_state import check_like, check_steps
-from utils.settings import Config, setting
 
 LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
 EPISODES_KEPT = 1000
-WHOLE = -1
 LONGEST_EPISODE = 10_000  # steps; those of a longer one are stored in parts
 
 log = logging.getLogger(__name__)
 
 SavedFiles = dict[str, tuple[int, str]]  # by name: bytes, and the sha256 of so many
-
-
-@dataclass(frozen=True)
-class CapacitySettings(Config):
-    title = "replay"
-
-    replay_capacity: int | None = setting(
-        "steps kept; null: a million; DQN, SAC, TD3: a thousand episodes if that is more",
-        low=2,
-        high=10**10,
-        default=None,
-    )
-    batch_size: int = setting(
-        "sequences, of EllmDQN steps, per gradient step", low=1, high=1_000_000, default=64
-    )
-
-
-@dataclass(frozen=True)
-class ReplaySettings(CapacitySettings):
-    title = "DQN, SAC and TD3: replay"
-
-    context_length: int = setting(
-        "steps of a sequence that is learned from; -1: the whole episode",
-        low=-1,
-        high=1_000_000,
-        default=WHOLE,
-    )
 
 
 class EpisodeSteps(NamedTuple):

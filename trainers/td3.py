@@ -7,7 +7,6 @@ of them, and a copy of all networks follows slowly. TD3's policy draws nothing: 
 import copy
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -17,36 +16,10 @@ from torch.func import functional_call
 from models.agent import Agent, SequenceBatch, Step
 from models.observations import AgentInput
 from trainers.losses import follow, masked_mean
-from trainers.off_policy import OffPolicyLearner, OffPolicySettings
-from utils.settings import setting
+from trainers.off_policy import OffPolicyLearner
+from trainers.settings import Td3Settings
 
 Pair = tuple[Tensor, Tensor]  # of both critics
-
-
-@dataclass(frozen=True)
-class TwinCriticSettings(OffPolicySettings):
-    title = "SAC and TD3"
-
-    shared_encoder: bool = setting(
-        "policy and critics see through one encoder and memory, trained by both", default=True
-    )
-    freeze_critic: bool = setting(
-        "with shared_encoder: the policy's loss leaves critics and their view alone; with "
-        "continuous actions the policy, too, sees what the critics have learned to see",
-        default=True,
-    )
-    actor_learning_rate: float | None = setting(
-        "without shared_encoder: learning rate of the policy and its body; null: learning_rate",
-        low=0,
-        high=10,
-        default=None,
-    )
-    critic_learning_rate: float | None = setting(
-        "without shared_encoder: learning rate of the critics and their body; null: learning_rate",
-        low=0,
-        high=10,
-        default=None,
-    )
 
 
 class ActorCriticLearner(OffPolicyLearner):
@@ -199,31 +172,6 @@ class TwinCriticLearner(ActorCriticLearner):
         joined = torch.cat((view, actions), dim=-1)
         first, second = functional_call(self.agent.critics, fixed, (joined,))
         return first.squeeze(-1), second.squeeze(-1)
-
-
-@dataclass(frozen=True)
-class Td3Settings(TwinCriticSettings):
-    title = "TD3"
-
-    exploration_noise: float = setting(
-        "deviation of the noise that is added to actions", low=0, high=1, default=0.1
-    )
-    target_noise: float = setting(
-        "deviation of the noise of actions that targets are computed of", low=0, high=1, default=0.2
-    )
-    target_noise_clip: float = setting("largest of that noise", low=0, high=1, default=0.5)
-    policy_delay: int = setting(
-        "gradient steps of the critics for each of the policy; 2 in the paper, 1 in Memory-RL",
-        low=1,
-        high=1000,
-        default=1,
-    )
-    actor_value: str = setting(
-        "what the policy is to raise: the first critic's value, or the least of both, as in "
-        "Memory-RL's branch of continuous tasks",
-        choices=("first", "least"),
-        default="first",
-    )
 
 
 class TD3(TwinCriticLearner):

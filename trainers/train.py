@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,18 +17,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from rewards.suggesters.rules import FOR_ANSWERS
+from rewards.settings import FOR_ANSWERS
 from trainers.callbacks import Callbacks
-from trainers.checkpoint import (
-    Checkpoints,
-    CheckpointSettings,
-    Interruption,
-    check_weights,
-    give_way,
-)
+from trainers.checkpoint import Checkpoints, Interruption, check_weights, give_way
 from trainers.collector import EPISODES_AVERAGED, Collector
-from trainers.evaluation import EvaluationSettings, GreedyEvaluation
+from trainers.evaluation import GreedyEvaluation
 from trainers.learner import Learner, Transition
+from trainers.settings import CheckpointSettings, RunSettings
 from utils.errors import (
     ENDINGS,
     EnvFault,
@@ -41,7 +35,7 @@ from utils.errors import (
     told,
 )
 from utils.files import atomic_write, save_tensors
-from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
+from utils.loggers import CHANGED, FILE, NOTHING, Media, MetricsWriter, are_as_saved
 from utils.run_folder import NO_FACTS, mark_finished, record_resume, resume_command, trusting
 from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
@@ -69,11 +63,6 @@ RAGGED = {
     "run.learner.update.sums",
     "run.learner.update.waiting",
 }
-
-
-@dataclass(frozen=True)
-class RunSettings(CheckpointSettings, EvaluationSettings, LoggerSettings):
-    """The settings of every run, beside its learner's, agent's and environment's."""
 
 
 class Showcase(Protocol):
@@ -252,7 +241,7 @@ class Run:
     def agent_state(self) -> dict[str, Any]:
         agent = self.learner.agent
         return {
-            "config": asdict(self.config),
+            "config": self.config.as_dict(),
             "agent": agent.state_dict(),
             "weights": agent.fingerprints(),
             "env_steps": self.env_steps,
@@ -358,7 +347,7 @@ class Run:
 
     @contextmanager
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
-        own = own_choices(asdict(self.config))
+        own = own_choices(self.config.as_dict())
         if not self.ranks.first:
             try:
                 with guarded(folder, own, self.ranks.first):

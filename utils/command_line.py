@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from utils.errors import EXHAUSTED, Interrupted, RunError, UserError, escape, one_line
-from utils.given_settings import present_text
 from utils.starting import restore_sigint
 
 MOST_DIGITS = 40
@@ -56,8 +55,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_var(parser: argparse.ArgumentParser, meaning: str, metavar: str = "KEY=VALUE") -> None:
-    many: dict[str, Any] = {"action": "append", "default": [], "type": present_text}
-    parser.add_argument("--var", metavar=metavar, help=meaning, **many)
+    parser.add_argument("--var", action="append", default=[], metavar=metavar, help=meaning)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

@@ -15,14 +15,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from utils.errors import UserError, did_you_mean, escape, raise_any, shortened
+from utils.errors import UserError, did_you_mean, raise_any, shortened
 from utils.files import read_bytes
 from utils.settings import (
     NOTHING,
     Config,
+    Settings,
     all_settings,
     checked,
-    composed_class,
     from_text,
     installed,
     kind_text,
@@ -35,23 +35,6 @@ from utils.settings import (
 )
 from utils.user_modules import search
 
-# Settings under their earlier names, which are understood for one version.
-RENAMED = {
-    "ask_again": "retry_malformed",
-    "captions": "crafter_captions",
-    "check_success": "require_success",
-    "dying": "terminate_on_death",
-    "epsilon_share": "exploration_fraction",
-    "icm": "curiosity_icm",
-    "media_minutes": "showcase_minutes",
-    "missions": "minigrid_missions",
-    "retrieval_colours": "retrieval_channels",
-    "stimuli": "recognition_stimuli",
-    "text_to": "text_reader",
-    "update_every_steps": "train_frequency",
-    "updates_per_step": "replay_ratio",
-    "warmup_steps": "learning_starts",
-}
 # Names that other programs give to settings.
 ELSEWHERE = {
     "algo": "algorithm",
@@ -96,19 +79,6 @@ class Override(NamedTuple):
     value: Any
 
 
-def override(source: str, name: str, value: Any) -> Override:
-    ((present, now),) = present_settings({name: value}).items()
-    if (present, now) != (name, value):
-        log.warning(f"{escape(source)}: {name}={shown(value)} is {present}={shown(now)} now")
-    return Override(source, present, now)
-
-
-def present_text(text: str) -> str:
-    name, equals, value = text.partition("=")
-    one = override(f"--var {shortened(text)}", name, value)
-    return f"{one.name}{equals}{one.value}"
-
-
 def options_as_settings(words: Iterable[str]) -> str:
     """Return what to type in the place of options that no program has, such as --model LSTM."""
     found: list[list[str]] = []
@@ -123,12 +93,6 @@ def options_as_settings(words: Iterable[str]) -> str:
         return "A run has one seed, --seed N. Several runs: python sweep.py --seeds N"
     texts = [f"{name}={' '.join(value) or 'VALUE'}" for name, *value in found] or ["KEY=VALUE"]
     return f"Settings are given by {' '.join(f'--var {shlex.quote(text)}' for text in texts)}"
-
-
-def present_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    if values.get("algorithm") == "NStepDQN":
-        values = {**values, "algorithm": "EllmDQN"}
-    return {RENAMED.get(name, name): value for name, value in values.items()}
 
 
 def load_config(
@@ -155,7 +119,7 @@ def load_config(
     problems: list[str] = []
     overrides = list(overrides)
     from_file = given_by_file(file)
-    from_python = [override("settings", *each) for each in values.items()]
+    from_python = [Override("settings", *each) for each in values.items()]
     chosen = own_classes(overrides, values, _values(from_file))
     defaults = [Override("default", *each) for each in default_settings(chosen).items()]
     above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
@@ -164,7 +128,7 @@ def load_config(
     problems += _unread_of_file(from_file, good)
     problems += _unread(above, good)
     raise_any(problems)
-    config = composed_class(good)(**good)
+    config = Settings(good).part(Config)
     raise_any(installed().validate_config(config))
     return config
 
@@ -178,10 +142,17 @@ def config_from_dict(values: Any, source: str) -> Config:
         raise UserError(f"{source}: settings are a JSON object, not {shown(values)}")
     missing = [name for name in NAMED_BY_ALL if name not in values]
     problems = [f"{source}: setting '{name}' is missing" for name in missing]
+    if unknown := [shortened(name) for name in values if name not in all_settings(values)]:
+        more = f" and {len(unknown) - MOST_UNKNOWN:,} more" * (len(unknown) > MOST_UNKNOWN)
+        problems.append(
+            f"{source}: unknown settings {', '.join(unknown[:MOST_UNKNOWN])}{more}, perhaps of "
+            "another version of this program. Use the version that began the run"
+        )
+    raise_any(problems)
     given = [Override(source, *each) for each in with_defaults(values, values).items()]
     found = _good(given, values, problems)
     raise_any(problems)
-    return composed_class(found)(**found)
+    return Settings(found).part(Config)
 
 
 def with_env_settings(
@@ -202,7 +173,7 @@ def with_env_settings(
         UserError: one line for every other text.
     """
     problems: list[str] = []
-    chosen, own = dataclasses.asdict(config), settings_of_env(config).union(places)
+    chosen, own = config.as_dict(), settings_of_env(config).union(places)
     given, known = _given_by_texts(overrides, chosen, problems), all_settings(chosen)
     others = [each for each in given if each.name in known and each.name not in own.union(goals)]
     allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has no such setting"
@@ -216,7 +187,7 @@ def with_env_settings(
     for name, value in changes.items():
         if isinstance(value, dict):  # arguments of the environment: those not named stay
             changes[name] = {**chosen[name], **value}
-    return dataclasses.replace(config, **changes)
+    return config.replace(**changes)
 
 
 def own_classes(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -238,7 +209,7 @@ def own_classes(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[
 def with_defaults(stored: Mapping[str, Any], chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
     """Return stored settings with what was done before later ones; `chosen` imports its agent."""
     older = {name: each.metadata["older"] for name, each in all_settings(chosen).items()}
-    return older | present_settings(stored)
+    return {**older, **stored}
 
 
 def file_settings(path: Path) -> dict[str, Any]:
@@ -276,7 +247,7 @@ def given_by_file(file: str | Path | Sequence[Override] | None) -> list[Override
             f"{file}: holds settings of several agents ('{SEVERAL}'), which sweep.py trains: "
             f"python sweep.py --config {file}"
         )
-    return [override(str(file), *each) for each in values.items()]
+    return [Override(str(file), *each) for each in values.items()]
 
 
 def default_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
@@ -291,8 +262,8 @@ def _given_by_texts(
         name, equals, value = text.partition("=")
         source = f"--var {shortened(text)}"
         if equals:
-            declaration = declarations.get(RENAMED.get(name, name))
-            given.append(override(source, name, from_text(declaration, value)))
+            declaration = declarations.get(name)
+            given.append(Override(source, name, from_text(declaration, value)))
         else:
             problems.append(f"{source}: expected KEY=VALUE, such as --var learning_rate=3e-4")
     return given
@@ -428,7 +399,7 @@ def published_table() -> str:
         how = "" if config.algorithm == "PPO" else f", {config.algorithm}"
         mem_len = ""
         if "mem_len" in read_settings(config):  # marked where the published run had another
-            mem_len = str(dataclasses.asdict(config)["mem_len"])
+            mem_len = str(config.as_dict()["mem_len"])
             is_ignored = config.model in MEM_LEN_IGNORED_FOR and mem_len != str(MEM_LEN_RAN)
             mem_len += "*" if is_ignored else " "
         place = str(path.relative_to(CONFIGS.parent))

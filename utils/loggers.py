@@ -1,7 +1,6 @@
 """Metrics of a run: a CSV row, TensorBoard events, and Weights & Biases where wanted."""
 
 import csv
-import dataclasses
 import errno
 import hashlib
 import html
@@ -94,7 +93,7 @@ class TensorBoardLogger:
         self._add(Event(step=env_steps + 1, session_log=SessionLog(status=SessionLog.START)))
         settings = {
             name: json.dumps(value) if value is None or isinstance(value, dict) else value
-            for name, value in dataclasses.asdict(config).items()
+            for name, value in config.as_dict().items()
         }
         *begin, self._end = hparams(settings, {RETURN: 0.0})
         for summary in begin if number == 0 else ():
@@ -150,7 +149,7 @@ class WandbLogger:
                 name="/".join(folder.parts[-3:]),
                 id=_content(path).decode(),
                 resume="allow",
-                config=dataclasses.asdict(config),
+                config=config.as_dict(),
                 dir=str(folder),
             )
         except wandb.Error as error:

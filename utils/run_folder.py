@@ -7,7 +7,6 @@ word: --trust for all settings, or a new value for one.
 """
 
 import contextlib
-import dataclasses
 import datetime
 import errno
 import fcntl
@@ -40,7 +39,7 @@ from utils.files import (
     folder_name,
     open_of_run,
 )
-from utils.given_settings import config_from_dict, present_settings, read_json_object, with_defaults
+from utils.given_settings import config_from_dict, read_json_object, with_defaults
 from utils.settings import (
     Config,
     installed,
@@ -71,6 +70,7 @@ UNSIGNED = "unsigned"  # there: no key could be kept, and the settings lead outs
 KEY_BYTES = 32
 EXPERIMENTS = Path("experiments")
 SETTINGS, LOCK = "config.json", "lock"
+PUBLISHED = "model.safetensors"  # the name under which a hub expects weights
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
 PACKAGES = (
     *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),
@@ -135,10 +135,10 @@ def create_run_folder(
     unfinished = folder.with_name(f".{socket.gethostname()}.{os.getpid()}.partial")
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
-        write_json(unfinished / SETTINGS, dataclasses.asdict(config))
+        write_json(unfinished / SETTINGS, config.as_dict())
         description = {"command": command(), "started": now(), **describe_basis(config)}
         description |= {"machine": platform.platform(), "weights": dict(weights or {})}
-        description["settings"] = dataclasses.asdict(config)
+        description["settings"] = config.as_dict()
         description |= {ENVIRONMENT: dict(environment)} if environment else {}
         if init_checkpoint is not None:
             description[INIT_FROM] = dict(init_checkpoint)
@@ -244,7 +244,7 @@ def check_settings(
     """
     if recorded is None:
         return
-    here = dataclasses.asdict(config)
+    here = config.as_dict()
     known = with_defaults(recorded, here) if isinstance(recorded, dict) else {}
     free = settings_without_effect(here)
     if to_go_on or here["n_steps"] == _n_steps_given_anew(folder):
@@ -458,7 +458,7 @@ def description_of(folder: Path) -> dict[str, Any]:
 
 
 def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
-    modules = named_modules(dataclasses.asdict(config)).values()
+    modules = named_modules(config.as_dict()).values()
     folders = {module: folder for module in modules if (folder := module_folder(module))}
     return {
         module: {"folder": str(folder), "sha256": sha256_of(module)}
@@ -473,7 +473,7 @@ def begun_here(
     for module in came:
         modules[module][RECEIVED] = "yes"
     _make_key()
-    values = dataclasses.asdict(config)
+    values = config.as_dict()
     signature = _signature(values, modules, description)
     facts = {"user_modules": modules, "signature": signature}
     leading = [*(_outside(values).keys() & read_settings(config)), *named_modules(values)]
@@ -517,7 +517,7 @@ def check_outside(
         given: Names of the settings that the user has given anew.
         learns: Whether the agent goes on learning, or only plays.
     """
-    here = dataclasses.asdict(config)
+    here = config.as_dict()
     read = read_settings(config).difference(given)
     leading = [f"{name}={value}" for name, value in _outside(here).items() if name in read]
     start = description_of(source.parent).get(INIT_FROM) if learns else None
@@ -610,8 +610,8 @@ def _signature(
 
 
 def _outside(values: Mapping[str, Any]) -> dict[str, Any]:
-    known, present = outside_settings(), present_settings(values)
-    return {name: each for name, each in present.items() if name in known and known[name](each)}
+    known = outside_settings()
+    return {name: each for name, each in values.items() if name in known and known[name](each)}
 
 
 def _key_file() -> Path:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 # An episode of a training has a seed below these, an episode that is only played one of them.
 N_HELD_OUT = 2**16
@@ -21,6 +20,8 @@ def seed_everything(seed: int, deterministic: bool = False) -> None:
 
     `deterministic` lets PyTorch choose only operations that give the same bits in every run.
     """
+    import torch  # not above: environments have seeds, and --help waits for no PyTorch
+
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -53,6 +54,8 @@ def episode_seed(seed: int, env: int, episode: int) -> int:
 
 
 def random_state() -> dict[str, Any]:
+    import torch
+
     name, keys, *position = cast(tuple, np.random.get_state(legacy=True))
     return {
         "python": random.getstate(),
@@ -64,6 +67,8 @@ def random_state() -> dict[str, Any]:
 
 def set_random_state(state: dict[str, Any]) -> None:
     """Continue the random streams; a state of another form raises errors of several kinds."""
+    import torch
+
     name, keys, *position = state["numpy"]
     if not 0 <= position[0] <= len(keys):  # NumPy would read there
         raise ValueError(f"NumPy's stream stands at {position[0]} of {len(keys)} numbers")

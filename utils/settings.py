@@ -15,6 +15,7 @@ it is `chosen`. utils/given_settings.py reads what a user gives.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import inspect
@@ -27,18 +28,10 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self, TypeVar, cast
 
 from utils.errors import UserError, did_you_mean, shortened
-from utils.user_modules import (
-    imported,
-    is_named,
-    module_folder,
-    named_modules,
-    parts_of,
-    search,
-)
+from utils.user_modules import imported, is_named, parts_of
 
 MOST_SEED = 2**31 - 2**16 - 1  # seeds above are of episodes held out (utils/seeding.py)
 KINDS = {
@@ -79,14 +72,56 @@ def setting(
         typed: Taken from the command line alone, from no settings file.
         older: What runs did before there was the setting, where the default is something else.
     """
-    limits = {"low": low, "high": high, "choices": choices}
-    more = {"help": text, "has_effect": has_effect, "default": default}
-    more |= {"safe": safe, "typed": typed, "older": default if older is None else older}
-    return dataclasses.field(metadata=limits | more)
+    facts: dict[str, Any] = {"low": low, "high": high, "choices": choices}
+    facts |= {"help": text, "has_effect": has_effect, "default": default}
+    facts |= {"safe": safe, "typed": typed, "older": default if older is None else older}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=default.copy, metadata=facts)
+    return dataclasses.field(default=default, metadata=facts)
+
+
+class Settings:
+    """All settings of a run, each an attribute; they stay as they are.
+
+    Whatever reads settings names the dataclass that declares them as its argument's type, such as
+    `config: PpoSettings`. A run hands on this object, typed so by `part`, for one part calls the
+    next; a test may hand on `PpoSettings()`.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        vars(self).update(values)
+
+    def part(self, kind: type["AnyPart"]) -> "AnyPart":
+        """Return these settings as those of a part. TypeError: they are not among them."""
+        if missing := {field.name for field in dataclasses.fields(kind)} - vars(self).keys():
+            raise TypeError(f"no settings of {kind.__name__}: {', '.join(sorted(missing))} lack")
+        return cast("AnyPart", self)
+
+    def replace(self, **changes: Any) -> Self:
+        if unknown := changes.keys() - vars(self).keys():
+            raise TypeError(f"no such settings: {', '.join(sorted(unknown))}")
+        changed = copy.copy(self)
+        vars(changed).update(changes)
+        return changed
+
+    def as_dict(self) -> dict[str, Any]:
+        return copy.deepcopy(vars(self))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"settings stay as they are: {name}. Use replace({name}=...)")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(vars(self), sort_keys=True))  # some values are dictionaries
+
+    def __repr__(self) -> str:
+        return f"Settings({vars(self)})"
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Settings):
     title: ClassVar[str] = "more"
 
 
@@ -95,10 +130,7 @@ AnyPart = TypeVar("AnyPart", bound=Part)
 
 @dataclass(frozen=True)
 class Config(Part):
-    """The settings of a run, as far as every part may read them.
-
-    `load_config` returns a class made from this one and all others.
-    """
+    """The settings that every part may read."""
 
     title = "the run"
 
@@ -141,11 +173,6 @@ class Config(Part):
     deterministic: bool = setting(
         "the same bits in every run on a GPU, too, by operations that are repeatable", default=False
     )
-
-    def part(self, kind: type[AnyPart]) -> AnyPart:
-        if not isinstance(self, kind):
-            raise TypeError(f"{type(self).__name__} has no settings of {kind.__name__}")
-        return self
 
 
 class Declaration(NamedTuple):
@@ -268,8 +295,10 @@ class Registry:
 
     Args:
         setting: That setting.
-        places: "module:Class" by name. A class has in `reads` the settings that it alone reads.
+        places: "module:Class" by name.
         title: The noun for one of them in messages.
+        reads: The classes of the settings that each of them reads, by name; so the settings are
+            known before a class is imported. A class of the user's own has them in `reads`.
         aliases: Further names, each with the name it stands for.
     """
 
@@ -278,9 +307,10 @@ class Registry:
         setting: str,
         places: Mapping[str, str],
         title: str,
+        reads: Mapping[str, tuple[type[Part], ...]],
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        self.setting, self.places, self.title = setting, places, title
+        self.setting, self.places, self.title, self.reads = setting, places, title, reads
         self.aliases = aliases or {}
 
     def known_as(self, name: str) -> str | None:
@@ -301,7 +331,7 @@ class Registry:
         return pkgutil.resolve_name(self.places[key])
 
     def settings(self) -> dict[str, tuple[type[Part], ...]]:
-        return {name: self.find(name).reads for name in self.places}
+        return {name: self.reads.get(name, ()) for name in self.places}
 
 
 class OwnRegistry(Registry):
@@ -373,15 +403,12 @@ class Program(NamedTuple):
         registries: By the setting that chooses among their parts.
         general: The settings that every run reads.
         validate_config: Returns a line for every pair of settings that cannot both hold.
-        recomposed: Makes settings in another process, given their values and the folders of the
-            user's own code; a pickle names it by its module, which must install the program.
         check_env: Raises UserError where there is no environment of a name.
     """
 
     registries: Mapping[str, Registry]
     general: tuple[type[Part], ...]
     validate_config: Callable[[Any], list[str]]
-    recomposed: Callable[[Mapping[str, Any], Iterable[Path]], Any]
     check_env: Callable[[str], None]
 
 
@@ -394,7 +421,7 @@ def install(program: Program) -> None:
 
 def installed() -> Program:
     if not _installed:
-        raise RuntimeError("settings: no program is installed. Import trainers.build first")
+        raise RuntimeError("settings: no program is installed. Import trainers.parts first")
     return _installed[0]
 
 
@@ -494,51 +521,19 @@ def settings_index(chosen: Mapping[str, Any] = NOTHING) -> SettingsIndex:
 
 
 def read_settings(config: Config) -> set[str]:
-    values = dataclasses.asdict(config)
+    values = config.as_dict()
     return settings_index(values).read_by(values)
 
 
 def settings_of_env(config: Config) -> set[str]:
-    readers, chosen = settings_index(dataclasses.asdict(config)), _known_as("env", config.env)
+    readers, chosen = settings_index(config.as_dict()), _known_as("env", config.env)
     suites = readers.by_choice["env"]
     own = suites[chosen] if chosen else set()
     # Not those that other parts read as well, nor those of every run, which have no readers.
     return {name for name in own if (by := readers.readers(name)) and suites.keys() >= {*by}}
 
 
-def composed_class(chosen: Mapping[str, Any] = NOTHING) -> type[Config]:
-    return _composed(_all_parts(chosen))
-
-
 _declared = functools.cache(declared)
-
-
-@functools.cache
-def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
-    # Python orders bases only if none is built on by another; the fields of the last come first.
-    bases = [part for part in parts if sum(issubclass(other, part) for other in parts) == 1]
-    # Some settings are dictionaries, which have no hash.
-    namespace = {
-        "__reduce__": _reduced,
-        "__hash__": lambda config: hash(json.dumps(dataclasses.asdict(config), sort_keys=True)),
-    }
-    made = dataclasses.make_dataclass(
-        "RunConfig", [], bases=tuple(reversed(bases)), namespace=namespace, frozen=True
-    )
-    return cast(type[Config], made)
-
-
-def _reduced(config: Config) -> tuple[Any, ...]:
-    values = dataclasses.asdict(config)
-    places = [module_folder(module) for module in named_modules(values).values()]
-    return installed().recomposed, (values, [place for place in places if place is not None])
-
-
-def recomposed(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
-    """Unpickle settings; `places` are the folders of the user's own code."""
-    for place in places:
-        search(place)
-    return composed_class(values)(**values)
 
 
 def _leads_outside(safe: tuple[Any, ...], value: Any) -> bool:

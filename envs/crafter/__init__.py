@@ -13,10 +13,9 @@ view, items and needs, and calls its actions by a verb and a noun: 139 of them, 
 have an effect. Every step that unlocks an achievement pays 1.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
-from utils.settings import Config, setting
+from envs.settings import LEARNED, CrafterSettings, CrafterTextSettings
 
 LENGTH = 10_000
 ACTION_NAMES = (
@@ -47,23 +46,7 @@ GOOD_ACTIONS = (
     *("place stone", "place crafting table", "place furnace", "place plant"),
     *(f"make {tool}" for tool in TOOLS),
 )
-LEARNED = "learned"
 ACTIONS = {"all": ALL_ACTIONS, "good": GOOD_ACTIONS}
-
-
-@dataclass(frozen=True)
-class CrafterSettings(Config):
-    title = "Crafter"
-
-    crafter_length: int | None = setting(
-        "steps after which an episode is cut off; null: 10000 in Crafter-v1, 400 in CrafterText-v0",
-        low=1,
-        high=1_000_000,
-        default=None,
-    )
-
-
-READS = (CrafterSettings,)
 
 
 def make(config: CrafterSettings, seed: int) -> Any:
@@ -72,29 +55,8 @@ def make(config: CrafterSettings, seed: int) -> Any:
     return CrafterVectorEnv(config.n_envs, seed, config.crafter_length or LENGTH)
 
 
-@dataclass(frozen=True)
-class CrafterTextSettings(CrafterSettings):
-    title = "CrafterText"
-
-    crafter_actions: str = setting(
-        "its actions: all 139 phrases, or the 27 good ones", choices=tuple(ACTIONS), default="all"
-    )
-    crafter_image: str = setting(
-        "its pictures: gray, 84 x 84 as the original makes them, or in colour, 64 x 64",
-        choices=("gray", "colour"),
-        default="gray",
-    )
-    crafter_captions: str = setting(
-        "source of its sentences: the state of the world, or a reading of its pictures",
-        choices=("world", LEARNED),
-        default="world",
-    )
-    use_text: bool = setting("show scene, inventory and status as text, too", default=True)
-    terminate_on_death: bool = setting("end the episode where no health is left", default=True)
-
-
 class CrafterText:
-    ACTION_NAMES, READS = ALL_ACTIONS, (CrafterTextSettings,)
+    ACTION_NAMES = ALL_ACTIONS
 
     @staticmethod
     def make(config: CrafterTextSettings, seed: int) -> Any:

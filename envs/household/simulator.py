@@ -19,7 +19,6 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,11 +28,11 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import VectorEnv
 
 from envs.episodes import Options, ResetResult, SingleEnvs, StepResult
+from envs.settings import SimulatorSettings
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from utils.errors import UserError
 from utils.files import object_array
 from utils.household import PICK_UP, PLACE, SUITABLE, Goal, known_sentence, listed, sights_sentence
-from utils.settings import Config, setting
 
 NAME = "Housekeep-v0"
 ACTIONS = ("MOVE_FORWARD", "TURN_LEFT", "TURN_RIGHT", "LOOK_UP", "LOOK_DOWN", "GRAB_RELEASE")
@@ -55,25 +54,6 @@ BEFORE_AN_ACTION = {name: name for name in ("scene", "inventory", "status", "ite
 OF_THE_STEP = {"phrase": "phrase", "items_after": "items"}
 OF_THE_STEP |= {f"last_{name}": name for name in ("scene", "inventory", "status")}
 HELP = "See 'The simulator' in docs/housekeep.md, or take env=HousekeepText-v0, which needs nothing"
-
-
-@dataclass(frozen=True)
-class SimulatorSettings(Config):
-    title = "Housekeep"
-
-    housekeep_folder: str = setting(
-        "folder of Housekeep's repository, with its data", default="housekeep", safe=()
-    )
-    housekeep_scene: str = setting("scene of iGibson", default="rs_int", safe=("rs_int",))
-    housekeep_split: str = setting(
-        "split of its data that has the scene", default="train", safe=("train",)
-    )
-    housekeep_episode: int = setting(
-        "number of the scene's episode that is played", low=0, high=10_000, default=0
-    )
-
-
-READS = (SimulatorSettings,)
 
 
 def make(config: SimulatorSettings, seed: int) -> VectorEnv:

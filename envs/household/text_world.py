@@ -18,7 +18,6 @@ Housekeep's agents are paid for following suggestions besides (`rewards/episode_
 import json
 import string
 from collections import deque
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,13 +25,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space, Text
 
+from envs.settings import HouseSettings
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from envs.vector import NumpyVectorEnv
 from utils import household as words
 from utils.errors import UserError
 from utils.files import object_array
 from utils.household import Goal, known_sentence, listed, sights_sentence
-from utils.settings import Config, setting
 
 NAME = "HousekeepText-v0"
 PLACES_FILE = Path(__file__).resolve().parents[2] / "data" / "household" / "places.json"
@@ -50,7 +49,6 @@ WORTH[PICK_UP], WORTH[PLACE] = -1, 1
 SIDE = 8  # of the symbolic image; a house has 8 * 8 kinds of things and 8 rooms of 8 at most
 TARGETED, NEAR, IN_VIEW = 255, 160, 80  # how bright a thing is in it
 LONGEST_SENTENCE = 4096
-MOST_THINGS = 20
 REMEMBERED = 2**16  # sentences
 EPISODES_AVERAGED = 100
 FIGURES = (  # of an episode, as they are logged: shares of the things, and numbers
@@ -68,27 +66,6 @@ PICTURE_LEGEND = (
     "a row a room, a square a receptacle; blue frame: the agent; green: a thing where it belongs; "
     "red: one that is misplaced; orange: one that is held; grey: rooms not seen yet"
 )
-
-
-@dataclass(frozen=True)
-class HouseSettings(Config):
-    title = "HousekeepText"
-
-    house_rooms: int = setting(
-        "rooms: the first of kitchen, bedroom, bathroom, living room, study, hallway",
-        low=1,
-        high=6,
-        default=4,
-    )
-    house_things: int = setting("things that lie about", low=1, high=MOST_THINGS, default=8)
-    house_misplaced: int = setting(
-        "how many of them lie where they do not belong", low=1, high=MOST_THINGS, default=4
-    )
-    house_steps: int = setting("steps of the longest episode", low=1, high=100_000, default=200)
-    use_text: bool = setting("show scene, inventory and status as text, too", default=True)
-
-
-READS = (HouseSettings,)
 
 
 def make(config: HouseSettings, seed: int) -> "HousekeepTextVectorEnv":

@@ -1,24 +1,13 @@
 """Keys and values of the tokens of every running episode, for any frozen causal transformer."""
 
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from models.agent import Memory
-from utils.settings import Part, setting
 
 WIDER = 64  # slots a ring grows by
-
-
-@dataclass(frozen=True)
-class MemoryLengthSettings(Part):
-    title = "memory length"
-
-    mem_len: int = setting(
-        "tokens a language model remembers, or steps a GPT", low=1, high=16_384, default=511
-    )
 
 
 class CacheView(NamedTuple):

@@ -3,7 +3,6 @@
 import os
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,11 +10,9 @@ import torch
 import torch.distributed as dist
 
 from models.language import LanguageModel
-from models.language.files import EMBEDDED, HUB_NAMES, ModelFiles, find_model
-from models.language.kv_cache import MemoryLengthSettings
+from models.language.files import ModelFiles, find_model
 from models.language.layers import check_finite
 from utils.errors import UserError, did_you_mean
-from utils.settings import Config, setting
 
 Loaded = TypeVar("Loaded")
 # Each is imported when it is asked for. Any other type is a decoder of the transformers library,
@@ -26,26 +23,6 @@ KINDS = {
     "distilbert": "models.language.transformer:DistilBert",
     "transfo-xl": "models.language.transformer:TransformerXL",
 }
-
-
-@dataclass(frozen=True)
-class LanguageModelSettings(MemoryLengthSettings, Config):
-    title = "language model"
-
-    language_model: str = setting(
-        "frozen memory: all-MiniLM-L6-v2, SmolLM2-135M-Instruct, transfo-xl-wt103, hub name (a/b, "
-        "a/b@REVISION), folder, GGUF file",
-        safe=(*EMBEDDED, *HUB_NAMES),
-        default="all-MiniLM-L6-v2",
-    )
-    n_layer: int | None = setting(
-        "keep the language model's first n layers; null keeps all", low=1, high=1000, default=None
-    )
-    frozen_dtype: str = setting(
-        "type of the language model's weights and products",
-        choices=("float32", "bfloat16"),
-        default="float32",
-    )
 
 
 class LanguageModelFacts(NamedTuple):

@@ -2,8 +2,9 @@
 
 # ruff: noqa: F401  (others import them from here)
 
-from models.memories.base import NetworkSettings, NoMemory, TrainedMemory
-from models.memories.gpt import Gpt, GptSettings, GTrXL
+from models.memories.base import NoMemory, TrainedMemory
+from models.memories.gpt import Gpt, GTrXL
 from models.memories.lstm import Gru, Lstm
-from models.memories.matrix import ConvolutionSettings, GatedDeltaNet, Mamba2, MLstm
-from models.memories.scan import Ffm, FfmSettings, Lru, MinGru, Scan
+from models.memories.matrix import GatedDeltaNet, Mamba2, MLstm
+from models.memories.scan import Ffm, Lru, MinGru, Scan
+from models.settings import ConvolutionSettings, FfmSettings, GptSettings, NetworkSettings

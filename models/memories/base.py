@@ -1,7 +1,6 @@
 """The interface of trained memories: one step for acting, whole sequences for learning."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -9,21 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Memory, TensorMemory
+from models.settings import HeadSettings
 from utils.errors import UserError
-from utils.settings import Part, setting
-
-
-@dataclass(frozen=True)
-class NetworkSettings(Part):
-    title = "trained memory"
-
-    memory_width: int = setting("width of the memory", low=1, high=16_384, default=256)
-    memory_layers: int = setting("layers of the memory", low=1, high=128, default=1)
-
-
-@dataclass(frozen=True)
-class HeadSettings(NetworkSettings):
-    memory_heads: int = setting("heads of the memory", low=1, high=256, default=4)
 
 
 def head_width(settings: HeadSettings) -> int:

@@ -10,17 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Memory
-from models.language.kv_cache import (
-    CacheView,
-    KVCache,
-    MemoryLengthSettings,
-    join_heads,
-    ring_windows,
-    split_heads,
-)
+from models.language.kv_cache import CacheView, KVCache, join_heads, ring_windows, split_heads
 from models.language.layers import Linear
-from models.memories.base import HeadSettings, TrainedMemory, head_width
-from utils.settings import setting
+from models.memories.base import TrainedMemory, head_width
+from models.settings import GptSettings
 
 # Maps queries, keys and values to the attention's output: small matrices, one per head and
 # sequence.  [H*N, K, d]
@@ -190,20 +183,6 @@ POSITIONS: dict[str, type[SinusoidalPositions] | type[LearnedPositions]] = {
     "sinusoidal": SinusoidalPositions,
     "learned": LearnedPositions,
 }
-
-
-@dataclass(frozen=True)
-class GptSettings(HeadSettings, MemoryLengthSettings):
-    title = "GPT and GTrXL"
-
-    memory_dropout: float = setting("share of the numbers dropped", low=0, high=0.9, default=0.0)
-    memory_positions: str = setting(
-        "positional embeddings", choices=(*POSITIONS,), default="sinusoidal"
-    )
-    memory_feature_scale: bool = setting(
-        "features are multiplied by the root of memory_width before positions are added",
-        default=False,
-    )
 
 
 @dataclass

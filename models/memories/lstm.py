@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Memory, TensorMemory
-from models.memories.base import NetworkSettings, TrainedMemory
+from models.memories.base import TrainedMemory
+from models.settings import NetworkSettings
 
 
 class Recurrent(TrainedMemory):

@@ -8,7 +8,6 @@ are computed one after the other. The rest of a cell's state are the last inputs
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,20 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.language.layers import Linear
-from models.memories.base import HeadSettings, head_width
+from models.memories.base import head_width
 from models.memories.scan import Cell, Scan
-from utils.settings import setting
+from models.settings import ConvolutionSettings
 
 CHUNK = 32  # steps
-
-
-@dataclass(frozen=True)
-class ConvolutionSettings(HeadSettings):
-    title = "mLSTM, Gated DeltaNet and Mamba-2"
-
-    memory_convolution: int = setting(
-        "steps of the causal convolution of a cell's inputs; 1: none", low=1, high=64, default=4
-    )
 
 
 class Inputs(NamedTuple):

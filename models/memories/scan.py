@@ -9,7 +9,6 @@ read of the state; those with a matrix as state are in matrix.py.
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
@@ -18,9 +17,9 @@ from torch.nn import functional as F
 
 from models.agent import Memory, TensorMemory
 from models.language.layers import Linear
-from models.memories.base import NetworkSettings, TrainedMemory
+from models.memories.base import TrainedMemory
+from models.settings import FfmSettings, NetworkSettings
 from utils.errors import UserError, shortened
-from utils.settings import setting
 
 
 def recurrence(decays: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
@@ -228,14 +227,6 @@ class LruCell(GatedCell):
     def read(self, states: Tensor, *seen: Tensor) -> Tensor:
         read = self.leave(torch.view_as_real(states).flatten(-2)) + self.skip * seen[0]
         return F.glu(self.out(F.gelu(read)), dim=-1)
-
-
-@dataclass(frozen=True)
-class FfmSettings(NetworkSettings):
-    ffm_periods: str = setting(
-        "FFM: periods of its traces in steps, between commas; inf: one that does not turn",
-        default="1,342,683,1024",
-    )
 
 
 def _numbers(periods: str) -> list[float]:

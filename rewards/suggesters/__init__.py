@@ -1,5 +1,6 @@
 """Suggesters of goals, found by name (rules.py has their base class)."""
 
+from rewards.settings import SUGGESTER_READS
 from utils.settings import Registry
 
 SUGGESTERS = Registry(
@@ -13,4 +14,5 @@ SUGGESTERS = Registry(
         "yes-no": "rewards.suggesters.household:YesNoSuggester",
     },
     "suggester",
+    SUGGESTER_READS,
 )

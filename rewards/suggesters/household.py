@@ -6,9 +6,9 @@ the wording is ours.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
+from rewards.settings import YesNoSettings
 from rewards.suggesters.answer_cache import open_cache
 from rewards.suggesters.language_model import (
     LanguageModelSuggester,
@@ -16,9 +16,9 @@ from rewards.suggesters.language_model import (
     check_writes,
 )
 from rewards.suggesters.rules import Household, HouseholdSuggester
-from rewards.suggesters.server import ServerSettings, ServerSuggester
+from rewards.suggesters.server import ServerSuggester
 from utils.household import Goal
-from utils.settings import Config, Part, setting
+from utils.settings import Config
 
 YES, NO = " Yes", " No"  # tokens of an answer
 UNLIKELY = -100.0  # log-probability of a token that is not listed
@@ -33,26 +33,12 @@ Does a clean sock belong in or on a drawer? Yes
 """
 
 
-@dataclass(frozen=True)
-class YesNoSettings(ServerSettings):
-    title = "goals"
-
-    yes_threshold: float = setting(
-        "probability of yes, against no, above which a thing belongs somewhere",
-        low=0.0,
-        high=1.0,
-        default=0.5,
-    )
-
-
 class YesNoSuggester(HouseholdSuggester):
     """Suggests by a language model's judgement, asked once for a thing and a receptacle.
 
     A thing belongs somewhere if p(yes) / (p(yes) + p(no)) is above the threshold. Pairs without an
     answer, or without one yet, are not suggested.
     """
-
-    reads: ClassVar[tuple[type[Part], ...]] = (YesNoSettings,)
 
     def __init__(self, asker: PromptedSuggester, threshold: float = 0.5) -> None:
         self._asker, self._threshold = asker, threshold

@@ -13,24 +13,30 @@ import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from models.language.files import find_model
+from rewards.settings import (
+    FOR_ANSWERS,
+    LAST_GOALS,
+    SCORING,
+    WRITING,
+    LanguageModelSuggesterSettings,
+    WritingSettings,
+)
 from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
-from rewards.suggesters.rules import FOR_ANSWERS, LAST_GOALS, NO_GOALS, Suggester, TextState
+from rewards.suggesters.rules import Suggester, TextState
 from utils.errors import UserError
-from utils.settings import Config, Part, setting
+from utils.settings import Config
 
 log = logging.getLogger(__name__)
 
-DEFAULT_MODEL = "SmolLM2-135M-Instruct"
-SCORING, WRITING, FIRST_TOKENS = "scoring", "writing", "first-tokens"
+FIRST_TOKENS = "first-tokens"
 STOP = "\n\n"
 DIGITS = 4  # of scores: further ones differ between threads and processors
 PATIENCE = 2  # seconds without a progress bar
@@ -64,56 +70,6 @@ THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 ITEM = re.compile(r"\s*(?:[-*+•–]+|\(?\d+[.):])\s*(.*?)\s*(?:[:(–—].*| - .*)?")
 # Things made of others that are held, or put down, need not be in view.
 BUILDING = ("make", "place")
-
-
-@dataclass(frozen=True)
-class WritingSettings(Part):
-    title = "language models that suggest"
-
-    suggester_model: str = setting(
-        f"language model of the suggester: {DEFAULT_MODEL}, hub name, folder or GGUF file; of a "
-        "server, the model's name there",
-        default=DEFAULT_MODEL,
-        safe=(DEFAULT_MODEL,),
-    )
-    suggester_max_tokens: int = setting(
-        "largest number of tokens of a written answer", low=1, high=10_000, default=200
-    )
-    suggester_temperature: float = setting(
-        "temperature of writing; 0: always the likeliest", low=0, high=2, default=0.1
-    )
-    retry_malformed: bool = setting(
-        "as the original does, reject an answer with another line than bullets, and ask again at "
-        "once",
-        default=False,
-    )
-    suggester_wait: str = setting(
-        "in a new scene wait for-answers, as the original does, or play on meanwhile with no-goals "
-        "or the last-goals",
-        choices=(FOR_ANSWERS, NO_GOALS, LAST_GOALS),
-        default=FOR_ANSWERS,
-    )
-    suggester_cache: str | None = setting(
-        "SQLite file of answers that runs share; null: one in the user's cache folder",
-        has_effect=False,
-        default=None,
-        safe=(None,),
-    )
-
-
-@dataclass(frozen=True)
-class LanguageModelSuggesterSettings(WritingSettings):
-    suggest_by: str = setting(
-        "scoring actions on things in view or held, or writing freely",
-        choices=(SCORING, WRITING),
-        default=SCORING,
-    )
-    n_suggestions: int = setting(
-        "by scoring: largest number of suggested actions", low=1, high=1000, default=5
-    )
-    suggestion_threshold: float = setting(
-        "by scoring: least score of a suggested action", low=-1000, high=1000, default=-1000.0
-    )
 
 
 class PromptedSuggester(Suggester):
@@ -296,8 +252,6 @@ class LanguageModelSuggester(PromptedSuggester):
 
     `config` has its settings; those of `WritingSettings` are enough for `first_tokens`.
     """
-
-    reads: ClassVar[tuple[type[Part], ...]] = (LanguageModelSuggesterSettings,)
 
     def __init__(self, config: Any, action_names: Sequence[str], cache: AnswerCache) -> None:
         super().__init__(cache, config.retry_malformed, config.suggester_wait)

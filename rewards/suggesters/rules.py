@@ -11,12 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from utils.errors import UserError
 from utils.household import Goal, read_known, read_sights
-from utils.settings import Config, Part
+from utils.settings import Config
 
 NOTHING: Mapping[str, int] = {}
 # Actions that have an effect in some state and are no goals: walking needs no suggestion.
 # An agent waits for answers, or plays on without goals or with the last ones.
-FOR_ANSWERS, NO_GOALS, LAST_GOALS = "for-answers", "no-goals", "last-goals"
 UNGUIDED = ("do nothing", "move left", "move right", "move up", "move down")
 
 
@@ -46,11 +45,9 @@ class Suggester(ABC):
     The methods below are those of a suggester without settings, costs or state.
 
     Attributes:
-        reads: The classes of the settings that it alone reads.
         checks_success: Whether its goals are paid for success alone.
     """
 
-    reads: ClassVar[tuple[type[Part], ...]] = ()
     checks_success: ClassVar[bool] = True
 
     @classmethod

@@ -20,30 +20,32 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import Lock
 from time import monotonic, perf_counter, sleep
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlsplit
 
+from rewards.settings import (
+    CHAT,
+    COMPLETIONS,
+    END_RUN,
+    NO_SUGGESTIONS,
+    ServerSettings,
+)
 from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
 from rewards.suggesters.language_model import (
     FIRST_TOKENS,
     PromptedSuggester,
-    WritingSettings,
     lm_sentence,
     question,
     writing_parameters,
 )
 from rewards.suggesters.rules import TextState
 from utils.errors import RunError, UserError, did_you_mean, escape
-from utils.settings import Config, Part, setting
+from utils.settings import Config
 
 log = logging.getLogger(__name__)
 
-CHAT, COMPLETIONS = "chat", "completions"
-END_RUN, NO_SUGGESTIONS = "end-run", "no-suggestions"
-KEY_VARIABLE = "OPENAI_API_KEY"
 AT_ONCE = 8  # requests under way
 FIRST_REST, LONGEST_REST = 10.0, 600.0  # seconds in which a server that failed is not asked
 MOST_BYTES = 10_000_000  # of an answer
@@ -53,45 +55,6 @@ WORTH_ANOTHER_TRY = {408, 409, 425, 429, *range(500, 600)}
 OURS = ("by", "api")  # parameters of a question that no server is told
 HIDDEN = b"(key)"
 TOLD = 200  # signs of a server's message
-
-
-@dataclass(frozen=True)
-class ServerSettings(WritingSettings):
-    title = "server that suggests"
-
-    suggester_url: str | None = setting(
-        "address of an OpenAI-compatible server, such as http://localhost:8000/v1",
-        default=None,
-        safe=(None,),
-    )
-    suggester_api: str = setting(
-        "endpoint: chat, or completions of the unchanged prompt",
-        choices=(CHAT, COMPLETIONS),
-        default=CHAT,
-    )
-    suggester_key_variable: str = setting(
-        "environment variable with the server's key, which itself is written nowhere",
-        default=KEY_VARIABLE,
-        safe=(KEY_VARIABLE,),
-        typed=True,
-    )
-    suggester_budget: int | None = setting(
-        "requests that a run may send, retries among them; 0: the cache alone; null: no limit",
-        low=0,
-        high=10**9,
-        default=10_000,
-    )
-    suggester_timeout: float = setting(
-        "timeout of a request in seconds", low=0.1, high=3600, default=60.0
-    )
-    suggester_retries: int = setting(
-        "further tries after one that failed, with a wait that doubles", low=0, high=20, default=4
-    )
-    suggester_failure: str = setting(
-        "without an answer: end-run, or go on with no-suggestions",
-        choices=(END_RUN, NO_SUGGESTIONS),
-        default=END_RUN,
-    )
 
 
 class ServerError(Exception):
@@ -201,8 +164,6 @@ class ServerSuggester(PromptedSuggester):
     A resumed run goes on with the larger number of requests in its checkpoint and in the cache, so
     that those between a checkpoint and a kill count.
     """
-
-    reads: ClassVar[tuple[type[Part], ...]] = (ServerSettings,)
 
     def __init__(self, config: ServerSettings, cache: AnswerCache) -> None:
         super().__init__(cache, config.retry_malformed, config.suggester_wait)
