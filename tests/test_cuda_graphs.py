@@ -3,7 +3,12 @@
 import pytest
 import torch
 
+from models.baselines import CnnAgent
+from models.helm import Helm
 from tests.pretended_gpu import OnGpu, pretended_gpu, repeated
+from trainers.dqn import DQN
+from trainers.ppo import PPO
+from trainers.sac import SAC
 from utils import cuda_graphs
 from utils.cuda_graphs import CHECKS, CheckedGraph, Recordable, largest_difference
 
@@ -92,6 +97,12 @@ class SaidAgain(Derived):
 
 def test_work_is_recorded_of_a_class_that_says_so_itself():
     assert [kind.recordable for kind in (Recordable, Said, Derived, SaidAgain)] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("ours", [CnnAgent, Helm, PPO, DQN, SAC])
+def test_what_a_user_derives_from_ours_is_not_recorded_unasked(ours):
+    assert ours.recordable
+    assert not type("Mine", (ours,), {}).recordable
 
 
 def test_what_caches_ask_for_says_that_a_replay_changed_the_state(gpu, monkeypatch):
