@@ -251,7 +251,7 @@ def local_place(text: str) -> Path:
     repository, _, revision = text.removeprefix(HUB).partition("@")
     try:
         check_repository_name(repository)
-        snapshot = hub_snapshot(repository, revision or None, FILES)
+        snapshot = hub_snapshot(repository, revision or None, FILES, anew=False)
         folder = DOWNLOADS / repository / snapshot.name[:SHOWN]
         if folder.exists():
             return folder
@@ -294,7 +294,7 @@ def facts_of(
         "actions": actions,
         "env": config.env,
         "var": changes(arguments, config),
-        **{name: getattr(arguments, name) for name in names},
+        **{name: vars(arguments)[name] for name in names},
     }
 
 

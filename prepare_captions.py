@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envs.crafter.captions import Accuracy, TiledFrameBatches, accuracy
 from envs.crafter.sentences import N_KINDS
-from models.tile_reader import FILE, TileReader, load_tile_reader, train_tile_reader
+from envs.crafter.tile_reader import FILE, TileReader, load_tile_reader, train_tile_reader
 from utils.command_line import Parser, run_program, whole_number
 from utils.files import DATA_FOLDER, check_writable, file_lock
 

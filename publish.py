@@ -9,7 +9,6 @@ import utils.starting  # noqa: F401
 # isort: split
 import argparse
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -18,14 +17,12 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import eval as evaluation
 from analysis.figures import Labels, draw, save_figure
 from analysis.run_data import (
-    Table,
     group_runs,
     literal,
     markdown,
@@ -43,7 +40,7 @@ from trainers.checkpoint import (
     save_published,
 )
 from utils.command_line import Parser, add_trust, run_program, whole_number
-from utils.errors import COMMANDS, RunError, UserError, cli_command, escape, one_line
+from utils.errors import RunError, UserError, cli_command, escape, one_line
 from utils.files import check_writable, open_of_run, write_text
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
 from utils.loggers import FILE as METRICS
@@ -58,7 +55,7 @@ from utils.run_folder import (
     stored_config,
     write_json,
 )
-from utils.settings import Config, all_settings, read_settings
+from utils.settings import Config
 from utils.user_modules import is_environment_package, named_modules
 
 ANSWERS = "answers.sqlite"
@@ -74,28 +71,6 @@ PUBLIC = {
     *("git_commit", "git_dirty", "source_sha256"),
     *("resumed", "env_steps", "time", "exact", "differences"),
 }
-
-
-class Facts(NamedTuple):
-    """The contents of a card.
-
-    Attributes:
-        config: The settings, as published.
-        weights: sha256 of the pretrained parts, by the setting that names them.
-        env_steps: Environment steps of training.
-        description: run.json, as published.
-        evaluations: Results of eval.py; the first gives the score.
-        repository: Such as "someone/model"; None before it has one.
-        has_curve: Whether `CURVE` lies beside the card.
-    """
-
-    config: Config
-    weights: dict[str, str]
-    env_steps: int
-    description: dict[str, Any]
-    evaluations: Sequence[dict[str, Any]]
-    repository: str | None
-    has_curve: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -148,11 +123,13 @@ def publish(argv: Sequence[str] | None) -> None:
             print(f"written to {folder}: {', '.join(sorted(os.listdir(folder)))}")
             return
         message = f"{config.model} on {config.env} after {checkpoint['env_steps']:,} steps"
-        to = arguments.repository, message, arguments.private, arguments.revision
         try:
-            print(f"published at {upload(folder, *to)}")
+            address = upload(
+                folder, arguments.repository, message, arguments.private, arguments.revision
+            )
         except HubError as error:
             raise UserError(f"{arguments.repository}: {error}") from None
+    print(f"published at {address}")
     at = f"@{arguments.revision}" if arguments.revision else ""
     print(
         f"play it: {shlex.join(cli_command('eval.py'))} --ckpt-path {HUB}{arguments.repository}{at}"
@@ -245,8 +222,9 @@ def write_published(
         save_figure(draw(results, [], Labels(RETURN, "steps", "mean")), folder / CURVE)
     except UserError:  # no metrics, or no episode has ended
         has_curve = False
-    told = checkpoint["weights"], checkpoint["env_steps"], description, played
-    write_text(folder / CARD, card(Facts(config, *told, arguments.repository, has_curve)))
+    place = f"{HUB}{arguments.repository}" if arguments.repository else "THIS_FOLDER"
+    text = card(config, checkpoint, description, played, place, has_curve)
+    write_text(folder / CARD, text)
 
 
 def redact_paths(value: Any) -> Any:
@@ -268,99 +246,62 @@ def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
     return redact_paths(kept)
 
 
-def card(facts: Facts) -> str:
-    config, place = facts.config, f"hub:{facts.repository}" if facts.repository else "THIS_FOLDER"
-    by = "" if config.algorithm in config.model else f", trained by {literal(config.algorithm)}"
-    named = set(named_modules(config.as_dict()).values())
-    modules = sorted(each for each in named if not is_environment_package(each))
-    trusting = " --trust" if modules else ""
-    sections = [
-        f"---\n{_metadata(facts)}\n---\n",
-        f"# {literal(config.model)} on {literal(config.env)}\n",
-        f"The agent after {facts.env_steps:,} environment steps{by}, seed {config.seed}.\n",
-    ]
-    if facts.has_curve:
-        sections.append(f"![Its mean return while it was trained]({CURVE})\n")
-    sections += [
-        f"## Scores\n\n{markdown(_scores(facts.evaluations))}",
-        f"## Play it\n\n```\npython eval.py --ckpt-path {place}{trusting}\n```\n",
-        f"## Train it\n{_training(facts.description)}",
-    ]
-    if modules:
-        needed = "Not contained. Get it from the author, read it, and play in the folder it is in."
-        sections.insert(-1, f"{needed} Code: {literal(', '.join(modules))}.\n")
-    if facts.weights:
-        rows = [[name, getattr(config, name, ""), each] for name, each in facts.weights.items()]
-        table = markdown([["setting", "name", "sha256"], *sorted(rows)])
-        needed = "Not contained; their checksums are compared when the agent is loaded."
-        sections.append(f"## Pretrained parts\n\n{needed}\n\n{table}")
-    read = read_settings(config)
-    names = all_settings(config.as_dict())
-    values = [[name, json.dumps(getattr(config, name))] for name in names if name in read]
-    return "\n".join([*sections, f"## Settings\n\n{markdown([['setting', 'value'], *values])}"])
-
-
-def _metadata(facts: Facts) -> str:
+def card(
+    config: Config,
+    checkpoint: Mapping[str, Any],
+    description: Mapping[str, Any],
+    played: Sequence[dict[str, Any]],
+    place: str,
+    has_curve: bool,
+) -> str:
+    """Return the card: what a hub reads, scores, and how to play and train the agent."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    config = facts.config
+    # One line each, and no Markdown or HTML: they may come from a run folder that was received.
     env, algorithm, model = map(escape, (config.env, config.algorithm, config.model))
     results = [
         EvalResult(
             task_type=TASK,
-            task_name=TASK,
             dataset_type=env,
             dataset_name=env,
             metric_type="mean_reward",
-            metric_name="mean_reward",
             metric_value=f"{one['return_mean']:.2f} +/- {one['return_std']:.2f}",
-            verified=False,
         )
-        for one in facts.evaluations[:1]
+        for one in played[:1]
     ]
-    tags = [TASK, "deep-reinforcement-learning", LIBRARY, env, algorithm, model]
     data = ModelCardData(
         library_name=LIBRARY,
         pipeline_tag=TASK,
-        tags=list(dict.fromkeys(tags)),
+        tags=list(dict.fromkeys((TASK, LIBRARY, env, algorithm, model))),
         model_name=model if results else None,
         eval_results=results or None,
     )
-    return data.to_yaml()
-
-
-def _scores(evaluations: Sequence[dict[str, Any]]) -> Table:
-    with_success = any("success_mean" in one for one in evaluations)
-    heading = ["mean return", "mean length", *["success"] * with_success]
-    table: list[list[object]] = [[*heading, "episodes", "actions", "seed"]]
-    for one in evaluations:
-        row: list[object] = [
-            f"{one[f'{name}_mean']:.3f} ± {one[f'{name}_std']:.3f}" for name in ("return", "length")
-        ]
-        if with_success:
-            row.append(f"{one['success_mean']:.1%}" if "success_mean" in one else "")
-        told = "most probable" if one.get("greedy") else "sampled"  # where eval.py did not say
-        table.append([*row, one["n_episodes"], one.get("actions", told), one["seed"]])
-    return table
-
-
-def _training(description: Mapping[str, Any]) -> str:
-    text, commit = "", description.get("git_commit")
-    words = description.get("command")
-    if command := [str(word) for word in words] if isinstance(words, list) else []:
-        # The interpreter has other names on other machines: python3, python3.12; and a settings
-        # file of a sweep or of the user's own is there as the published one.
-        for option, value in pairwise(range(len(command))):
-            if command[option] == "--config" and not command[value].startswith("configs/"):
-                command[value] = SETTINGS
-        # Installed programs have names of their own, and need no interpreter.
-        started = Path(*command[1:2]).name
-        words = [started] if started in COMMANDS.values() else ["python", *command[1:2]]
-        text = f"\n```\n{escape(shlex.join([*words, *command[2:]]))}\n```\n"
-    if commit:
-        changed = ", with changes that were not committed" if description.get("git_dirty") else ""
-        text += f"\nCommit {literal(commit)}{changed}.\n"
-    return text
+    scores: list[list[object]] = [["mean return", "mean length", "success", "episodes", "seed"]]
+    for one in played:
+        means = [f"{one[f'{n}_mean']:.3f} ± {one[f'{n}_std']:.3f}" for n in ("return", "length")]
+        success = f"{one['success_mean']:.1%}" if "success_mean" in one else "–"
+        scores.append([*means, success, one["n_episodes"], one["seed"]])
+    named = set(named_modules(config.as_dict()).values())
+    modules = sorted(each for each in named if not is_environment_package(each))
+    trusting = " --trust" if modules else ""
+    lines = [
+        f"---\n{data.to_yaml()}\n---\n",
+        f"# {literal(config.model)} on {literal(config.env)}\n",
+        f"Trained by {literal(config.algorithm)}, {checkpoint['env_steps']:,} environment steps. "
+        f"All settings are in [{SETTINGS}]({SETTINGS}).\n",
+    ]
+    if has_curve:
+        lines.append(f"![Its mean return while it was trained]({CURVE})\n")
+    lines += [markdown(scores), f"```\npython eval.py --ckpt-path {place}{trusting}\n```\n"]
+    if modules:
+        lines.append(f"Needs code that is not contained: {literal(', '.join(modules))}.\n")
+    if checkpoint["weights"]:
+        values, weights = config.as_dict(), checkpoint["weights"]
+        rows = [[name, values.get(name, ""), each] for name, each in sorted(weights.items())]
+        lines.append(f"Needs these weights:\n\n{markdown([['setting', 'name', 'sha256'], *rows])}")
+    if isinstance(words := description.get("command"), list):
+        lines.append(f"Trained with\n\n```\n{escape(shlex.join(map(str, words)))}\n```\n")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

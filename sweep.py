@@ -13,6 +13,7 @@ import utils.starting  # noqa: F401
 # isort: split
 import argparse
 import os
+import re
 import shlex
 import signal
 import sys
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from sweeps import grid, jobs, search
+from sweeps import grid, jobs
 from sweeps.jobs import Job, State
 from trainers.settings import CheckpointSettings, RunSettings
 from utils.command_line import GIVEN, Parser, add_trust, add_var, run_program, whole_number
@@ -72,40 +73,43 @@ def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check:
 
 
 def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check) -> None:
+    from sweeps import search  # here, since Optuna takes a second to be imported
+
     space = search.read_space(next(iter(arguments.config), None), arguments.var)
-    corners, name = space.corners(), arguments.name or "search"
-    trust = arguments.trust
-    how = arguments.sampler, arguments.pruner, arguments.metric
-    plan = search.Plan(name, arguments.search, *how, corners[0].seed)
+    corners = space.corners()
+    arguments.name, arguments.seed = arguments.name or "search", corners[0].seed
+    folder = search.SEARCHES / arguments.name
     raise_all(
         *(partial(check, corner) for corner in corners),
-        lambda: search.check_search(plan, space),
+        lambda: check_name(arguments.name),
+        lambda: check_writable(folder, "search:"),
         *machine_checks(arguments),
-        lambda: check_writable(plan.folder, "search:"),
     )
     if arguments.dry_run:
-        work = search.Search(
-            plan, space, check, search.open_study(plan, space, is_kept=False), trust
-        )
-        corner = Job(grid.Run(corners[0], f"{plan.name}_trial"))
-        width = max(map(len, space.dimensions))
-        print("\n".join(f"{name:{width}}  {each}" for name, each in space.dimensions.items()))
-        print(cost([*work.jobs, *[corner] * work.n_to_come]))
+        width = max(map(len, space.ranges))
+        print("\n".join(f"{name:{width}}  {each}" for name, each in space.ranges.items()))
+        steps = arguments.search * corners[0].n_steps
+        print(f"{arguments.search} trials: {steps:,} environment steps at most")
         return
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    with locked(plan.folder):  # two searches in one journal would repeat each other's trials
-        work = search.Search(plan, space, check, search.open_study(plan, space), trust)
-        work.follow()  # take in trials that ended after an earlier sweep was stopped
-        stopped_by = None if work.is_over else train(work, arguments)
-        importances = work.study.importances()
-        files = search.write_results(work, importances)
-    print(search.results(work, importances))
-    print(f"written to {', '.join(map(str, files))}")
-    if not work.is_over:
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):  # two searches in one journal would repeat each other's trials
+        study = search.open_study(folder, arguments.pruner, space.described(arguments.metric))
+        work = search.Search(study, space, arguments, check)
+        stopped_by = train(work, arguments) if work.n_to_come else None
+        print(search.write_results(study, space.ranges, folder))
+    if stopped_by is not None:
         raise_interrupted(stopped_by, argv)
-    if work.best() is not None:
-        print(f"train it: {shlex.join(cli_command('main.py'))} --config {plan.folder / SETTINGS}")
+    if (folder / SETTINGS).exists():
+        print(f"train it: {shlex.join(cli_command('main.py'))} --config {folder / SETTINGS}")
     raise_failed([job for job in work.jobs if not job.is_cut])
+
+
+def check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.+-]{0,79}", name):
+        raise UserError(
+            f"--name {name}: the name of a search is one folder name of up to 80 letters, "
+            "digits and = . + -, beginning with a letter or digit"
+        )
 
 
 def raise_interrupted(stopped_by: signal.Signals | None, argv: Sequence[str] | None) -> None:
@@ -144,8 +148,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument_group("search").add_argument
     trials = "number of trials, including those of earlier calls"
     add("--search", metavar="N", type=number(grid.MOST_RUNS), help=trials)
-    add("--sampler", choices=search.SAMPLERS, default="tpe", help="draws the values (tpe)")
-    add("--pruner", choices=search.PRUNERS, default="median", help="ends runs early (median)")
+    add("--sampler", choices=("tpe", "random"), default="tpe", help="draws the values (tpe)")
+    pruners = ("median", "asha", "none")
+    add("--pruner", choices=pruners, default="median", help="ends runs early (median)")
     metric = f"column of metrics.csv to maximise ({RETURN})"
     add("--metric", metavar="NAME", default=RETURN, help=metric)
     add("--seed", metavar="N", help="of the runs and of the sampler; short for --var seed=N")
@@ -167,7 +172,7 @@ def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
     if arguments.search:
         wrong, why = ["seeds", "agents", "output"], "is for a grid, and --search makes none"
     for name in wrong:
-        if name in getattr(arguments, GIVEN, ()):
+        if name in vars(arguments).get(GIVEN, ()):
             parser.error(f"--{name} {why}")
     if arguments.search and len(arguments.config) > 1:
         parser.error("--config: a search has one settings file")

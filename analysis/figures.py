@@ -91,10 +91,8 @@ METRIC_LABELS = {
 WIDTH, WIDE, ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 6.6, 9.0, 2.9, 0.36, 0.17
 LONGEST_CAPTION = 100  # letters of a line below the panels
 LONGEST = 24  # letters of a name that fits on one line, and beside its curve
-DONE, PRUNED, BEST = COLOURS[0], QUIET, COLOURS[1]  # trials of a search
 MOST_IN_TEX = 200  # points of a curve; TeX has little memory
 MOST_WRITTEN, DARK = 12, 0.6  # numbers in a row of a matrix; those below stand on dark ground
-MOST_COLUMNS, MOST_SHOWN = 4, 16  # panels in a row, and signs of a choice
 
 
 class AnalysisResult(NamedTuple):
@@ -519,108 +517,3 @@ def _compared(comparison: Comparison) -> str:
     better, other, _ = comparison
     between = "\nbeats  " if len(better) + len(other) > 2 * LONGEST else "  beats  "
     return f"{better}{between}{other}"
-
-
-class Point(NamedTuple):
-    """A trial of a search; the score of a pruned one is its last before that."""
-
-    number: int
-    score: float
-    is_pruned: bool
-    values: Mapping[str, Any]
-
-
-def draw_search(
-    points: Sequence[Point],
-    importances: Mapping[str, float],
-    is_log: Mapping[str, bool],
-    metric: str,
-) -> "Figure":
-    """Draw a search: scores by trial, importances, each setting by itself.
-
-    Args:
-        points: Its trials; one finished at least.
-        importances: The share of each setting in how scores differ; may be empty.
-        is_log: Whether the axis of each searched setting is logarithmic.
-        metric: The meaning of a score, in words.
-    """
-    n_columns = min(MOST_COLUMNS, len(is_log))
-    n_rows = math.ceil(len(is_log) / n_columns)
-    with style():
-        figure = new_figure(9.0, 2.7 * (n_rows + 1))
-        parts = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, n_rows))
-        above, below = parts[:, 0]
-        left, right = above.subplots(1, 2, width_ratios=(1.6, 1))
-        _draw_history(left, points, metric)
-        _draw_importances(right, importances, sorted(is_log, key=lambda n: -importances.get(n, 0)))
-        panels = list(below.subplots(n_rows, n_columns, sharey=True, squeeze=False).flat)
-        for axes in panels[len(is_log) :]:
-            axes.set_visible(False)
-        for axes, name in zip(panels, is_log, strict=False):
-            _draw_setting(axes, points, name, is_log[name])
-        for axes in panels[::n_columns]:
-            axes.set_ylabel("score")
-    return figure
-
-
-def _draw_history(axes: "Axes", points: Sequence[Point], metric: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    _scatter(axes, points, [point.number for point in points])
-    done = [point for point in points if not point.is_pruned]
-    best = np.maximum.accumulate([point.score for point in done])
-    steps = [*(point.number for point in done), points[-1].number], [*best, best[-1]]
-    axes.step(*steps, where="post", color=BEST, linewidth=1.6, label="best so far")
-    axes.set_title("trials")
-    axes.set_xlabel("trial")
-    axes.set_ylabel(metric)
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes.grid(axis="y")
-    axes.legend(loc="best", handlelength=1.4)
-
-
-def _draw_importances(axes: "Axes", importances: Mapping[str, float], names: Sequence[str]) -> None:
-    shares = [importances.get(name, 0.0) for name in names]
-    axes.barh(range(len(names)), shares, height=0.5, color=DONE)
-    for position, share in enumerate(shares):
-        text = f"{share:.2f}" if importances else "not known yet"
-        write_beside(axes, text, (share, position), 4)
-    dress_bars(axes, names, least=2.6)
-    axes.set_title("importance of settings")
-    axes.set_xlim(0, 1.15)
-    axes.set_xticks([0, 0.5, 1])
-
-
-def _draw_setting(axes: "Axes", points: Sequence[Point], name: str, is_log: bool) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    values = [point.values[name] for point in points]
-    axes.set_title(name)
-    axes.grid(axis="y")
-    if not all(type(value) in (int, float) for value in values):
-        choices = sorted(set(map(str, values)))
-        _scatter(axes, points, [choices.index(str(value)) for value in values])
-        axes.set_xticks(range(len(choices)), [choice[:MOST_SHOWN] for choice in choices])
-        axes.set_xlim(-0.6, len(choices) - 0.4)
-        return
-    if is_log:
-        axes.set_xscale("log")
-        # Within one decade the powers of ten would leave the axis without a label.
-        axes.set_xticks(np.geomspace(min(values), max(values), 4))
-        axes.xaxis.set_major_formatter("{x:.2g}")
-        axes.xaxis.set_minor_formatter("")
-    elif all(isinstance(value, int) for value in values):
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    _scatter(axes, points, values)
-
-
-def _scatter(axes: "Axes", points: Sequence[Point], x: Sequence[float]) -> None:
-    is_pruned = np.array([point.is_pruned for point in points])
-    places, scores = np.array(x), np.array([point.score for point in points])
-    for chosen, label, face, edge in (
-        (~is_pruned, "finished", DONE, "white"),
-        (is_pruned, "pruned", "white", PRUNED),
-    ):
-        if chosen.any():
-            dots = axes.scatter(places[chosen], scores[chosen], s=34, label=label)
-            dots.set(facecolor=face, edgecolor=edge, linewidth=0.9, zorder=3)

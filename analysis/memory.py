@@ -170,7 +170,7 @@ def analyse_words(source: "Source", most: int = MOST_WORDS) -> figures.AnalysisR
             log.warning("left out: episodes without words, such as random ones: %d", n_without)
         counts = count_words(recorded)
     else:
-        language = getattr(source.agent, "language", None)
+        language = source.agent.frozen_memory
         retrieval = None if language is None else language.to_language
         if not isinstance(retrieval, TokenRetrieval):
             raise UserError(
@@ -217,7 +217,7 @@ def draw_words(counts: Counter[str], most: int = MOST_WORDS) -> "Figure":
 
 def analyse_attention(source: "Source") -> figures.AnalysisResult:
     maps: dict[object, np.ndarray] = {}
-    language = getattr(source.agent, "language", None)
+    language = source.agent.frozen_memory
     if language is not None:
         tokens = episode_tokens(language, source.first_episode)
         attention = episode_attention(language.language_model, tokens).cpu().numpy()

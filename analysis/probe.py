@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import torch
 from gymnasium.spaces import flatdim
-from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
 from analysis.figures import COLOURS, DASHED, QUIET, AnalysisResult, new_figure, style
@@ -37,6 +36,7 @@ from models.agent import Agent, Memory, Step
 from models.observations import AgentInput, Observations
 from trainers.build import open_env
 from trainers.evaluation import evaluate
+from utils.environments import Environments
 from utils.errors import UserError, escape
 from utils.seeding import evaluation_seed, seed_everything
 
@@ -168,7 +168,7 @@ class Watched(Agent):
     """
 
     def __init__(
-        self, agents: Sequence[Agent], env: VectorEnv, random_share: float, seed: int
+        self, agents: Sequence[Agent], env: Environments, random_share: float, seed: int
     ) -> None:
         super().__init__()
         self.agents, self.env, self.reader = agents, env, agents[0].reader
@@ -291,7 +291,7 @@ def lines_of(source: Source, place: Path, random_share: float, progress: tqdm) -
 
 
 @contextmanager
-def _telling(source: Source) -> Iterator[VectorEnv]:
+def _telling(source: Source) -> Iterator[Environments]:
     for drawn in (False, True):
         with open_env(source.config, source.env_seed, drawn=drawn) as env:
             env.reset(seed=source.env_seed)

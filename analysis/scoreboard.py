@@ -385,7 +385,7 @@ def score_of(columns: Mapping[str, np.ndarray], metric: str) -> float | None:
 
 
 def trained_parameters(folder: Path) -> int | None:
-    """Return how many numbers Adam keeps moments of: those it moves; None without a checkpoint."""
+    """Return how many numbers optimisers move, None without a checkpoint."""
     path = folder / LAST
     return _n_moments(load_checkpoint(path).get("learner")) if path.is_file() else None
 
@@ -586,7 +586,9 @@ def _measured(folder: Path, metric: str) -> Result:
 def _n_moments(state: Any) -> int:
     if not isinstance(state, Mapping):
         return 0
-    own = state["exp_avg"].numel() if "exp_avg" in state else 0  # as many as the parameter has
+    own = 0
+    if "step" in state:  # what an optimiser keeps of a parameter: moments have as many numbers
+        own = max(each.numel() for each in state.values())
     return own + sum(map(_n_moments, state.values()))
 
 

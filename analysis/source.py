@@ -10,7 +10,8 @@ from gymnasium.spaces import Box, Dict, Discrete, Space, Text, flatdim
 from gymnasium.vector import VectorEnv
 
 from models import agent_class, build_agent, resolve_device
-from models.agent import Agent, RandomAgent
+from models.agent import Agent
+from models.baselines import RandomAgent
 from models.helm import LanguageMemory
 from models.memories import TrainedMemory
 from models.observations import ObservationPreprocessor, Observations
@@ -90,7 +91,7 @@ class Source:
 
     @property
     def language(self) -> LanguageMemory:
-        language = getattr(self.agent, "language", None)
+        language = self.agent.frozen_memory
         if language is None:
             raise UserError(
                 f"{self.config.model} has no language model. Name a run of HELM, HELMv2 or SHELM, "
@@ -194,7 +195,7 @@ def _with_agent(name: str) -> str:
     if not (isinstance(kind, type) and issubclass(kind, TrainedMemory)):
         return name
     for key, each in members.items():
-        if getattr(each, "memory_class", None) is kind:
+        if isinstance(each, type) and issubclass(each, Agent) and each.memory_class is kind:
             return f"{module}:{key}"
     raise UserError(f"model: no agent of {module} has the memory_class {memory}. Write one there")
 

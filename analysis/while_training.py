@@ -71,7 +71,7 @@ def media(agent: Agent, episode: Observations) -> Media:
         shown["episode/movie"] = movie(episode.images)
     elif episode.vectors is not None:
         shown["episode/numbers"] = picture(numbers_figure(episode.vectors.numpy()))
-    language: LanguageMemory | None = getattr(agent, "language", None)
+    language: LanguageMemory | None = agent.frozen_memory
     retrieval = None if language is None else language.to_language
     if isinstance(retrieval, TokenRetrieval) and episode.images is not None:
         counts = memory.count_words([memory.retrieved_words(retrieval, episode.images)])

@@ -1,4 +1,4 @@
-"""Measure every fast part, most beside a straightforward version: python -m benchmarks."""
+"""Measure fast parts, most beside a straightforward version: python -m benchmarks."""
 
 import pkgutil
 import sys
@@ -21,10 +21,6 @@ PARTS = {
     "transformer-xl": "benchmarks.language_models:transformer_xl",
     "minilm": "benchmarks.language_models:minilm",
     "bfloat16": "benchmarks.language_models:bfloat16",
-    "hopfield": "benchmarks.observations:hopfield",
-    "cache": "benchmarks.observations:cache",
-    "minigrid": "benchmarks.environments:minigrid",
-    "crafter": "benchmarks.environments:crafter",
     "update": "benchmarks.updates:ppo",
     "off-policy": "benchmarks.updates:off_policy",
     "memoryless": "benchmarks.updates:memoryless",

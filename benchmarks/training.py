@@ -232,7 +232,7 @@ class Memoryless(MemoryAgent):
 
 
 def report_memories(settings: Sequence[str], n_turns: int) -> None:
-    names = {name: name for name in AGENTS.places if hasattr(agent_class(name), "memory_class")}
+    names = {name: name for name in AGENTS.places if agent_class(name).memory_class is not None}
     names["CNN"] = "benchmarks.training:Memoryless"
     lengths = {f"T={n_steps} ms": n_steps for n_steps in (32, 128, 512)}
     seconds = defaultdict[tuple[str, str], list[float]](list)
@@ -318,10 +318,10 @@ def seams(learner: PPO, collector: Collector) -> Iterator[tuple[Any, str, str]]:
     yield agent, "evaluate", "update: forward"
     yield agent, "act", "encoder and heads, acting"
     if isinstance(agent, LanguageMemoryAgent):
-        yield agent.language.language_model, "step", "language model"
+        yield agent.frozen_memory.language_model, "step", "language model"
         yield ObservationCache, "__call__", "observation → language"
         for method in ("tokens", "observe"):
-            yield agent.language.to_language, method, "observation → language"
+            yield agent.frozen_memory.to_language, method, "observation → language"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.environments import N_ENVS
 from benchmarks.measuring import Pair, Work
 from benchmarks.random_models import TINY, Size, write_transformer_xl
 from benchmarks.training import opened_run
@@ -45,6 +44,7 @@ from utils.given_settings import load_config
 from utils.seeding import seed_everything
 
 WIDE = Size(n_layer=1)
+N_ENVS = 16
 ROLLOUTS_BEFORE = 2  # so that episodes no longer begin together
 ROWS = ("context", "actions", "log_probs", "values", "advantages", "returns")  # of a rollout
 TMAZE, MATCH, PENDULUM = "TMazePassive-v0", "VisualMatch-v0", "PendulumP-v0"

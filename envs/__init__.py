@@ -1,22 +1,14 @@
 """Environments: a name leads to its suite, the suite to a vector environment.
 
 A name that no suite has is one of Gymnasium's, or `package.module:MyEnv-v0` (`any_gymnasium.py`).
-A suite is a module of this package, or a class in one, with a function
-
-    make(config, seed) -> VectorEnv    config.n_envs times config.env, in a run of that seed
-
-and, where SUITES holds only the beginnings of its names, `names() -> list[str]`. Optional are
-`ACTION_NAMES`; `NUMBER_NAMES`, of the numbers of a vector it shows; `PICTURE_LEGEND`, the meaning
-of the colours in `render`; and `make_drawn(config, seed)`, for environments with a `render` where
-those of `make` have none. Names that differ among its environments stand in `metadata`, as
-"action_names" and "number_names". envs/settings.py has the settings that a suite reads.
+A suite derives from `Suite` and makes `Environments` (utils/environments.py).
 
 Observations are vectors, uint8 images, channel first, or dictionaries of those and texts; actions
 are discrete, or boxes of numbers from -1 to 1; an ended episode restarts within its last step
 (Gymnasium's SAME_STEP autoreset). Where `has_success` is true, info has "success" [N] when an
-episode ended. `cues()` (envs/vector.py) tells analyses the things to be remembered. With
-`render_mode` "rgb_array", `render` returns a picture [H, W, 3] of each. A run resumes to the bit
-where its episodes can be played again (envs/episodes.py); elsewhere it begins new ones.
+episode ended. With `render_mode` "rgb_array", `render` returns a picture [H, W, 3] of each. A run
+resumes to the bit where its episodes can be played again (envs/episodes.py); elsewhere it begins
+new ones.
 """
 
 import functools
@@ -25,18 +17,20 @@ import pkgutil
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any
 
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from envs import any_gymnasium
 from envs.episodes import MAKE_ANEW
 from envs.facts import facts_of
-from envs.settings import FULL, READS, TITLE, ResetSettings
+from envs.settings import FULL, OWN_GRIDS, READS, TITLE, ResetSettings
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
 from envs.vector import EpisodeStatistics
+from utils.environments import Suite
 from utils.errors import ENDINGS, UserError, did_you_mean, shortened, told
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
@@ -45,49 +39,33 @@ from utils.user_modules import GIVEN
 EnvLike = VectorEnv | Callable[[], gymnasium.Env | VectorEnv]
 
 
-class Suite(NamedTuple):
-    place: str  # a module, or a class in one: module:Class
-    scale_rewards: bool = False
-    clip_rewards: bool = True  # those that are scaled
-
-
+# "module:Class" by name, or by its beginning, which ends in "-", "_" or ":".
 SUITES = {
-    "MiniGrid-": Suite("envs.minigrid", scale_rewards=True),
-    "BabyAI-": Suite("envs.minigrid", scale_rewards=True),
-    "MiniWorld-": Suite("envs.miniworld", scale_rewards=True),
-    "RandomMaze-v0": Suite("envs.random_maze"),
-    "TMazePassive-v0": Suite("envs.t_maze"),
-    "TMazeActive-v0": Suite("envs.t_maze"),
-    "VisualMatch-v0": Suite("envs.three_phases:VisualMatchVectorEnv"),
-    "KeyToDoor-v0": Suite("envs.three_phases:KeyToDoorVectorEnv"),
-    "Housekeep-v0": Suite("envs.household.simulator"),
-    "HousekeepText-v0": Suite("envs.household.text_world"),
-    "ContinuousRecognition-v0": Suite("envs.continuous_recognition", scale_rewards=True),
-    "Crafter-v1": Suite("envs.crafter"),
-    "CrafterText-v0": Suite("envs.crafter:CrafterText"),
-    "popgym-": Suite("envs.popgym"),
-    "psychlab_": Suite("envs.psychlab", scale_rewards=True),
-    GIVEN: Suite(
-        "envs", scale_rewards=True, clip_rewards=False
-    ),  # an object of a Python program, see `given` and `make`
+    "MiniGrid-": "envs.minigrid:MiniGrid",
+    "BabyAI-": "envs.minigrid:MiniGrid",
+    "MiniWorld-": "envs.miniworld:MiniWorld",
+    "RandomMaze-v0": "envs.random_maze:RandomMaze",
+    "TMazePassive-v0": "envs.t_maze:TMaze",
+    "TMazeActive-v0": "envs.t_maze:TMaze",
+    "VisualMatch-v0": "envs.three_phases:VisualMatch",
+    "KeyToDoor-v0": "envs.three_phases:KeyToDoor",
+    "Housekeep-v0": "envs.household.simulator:Housekeep",
+    "HousekeepText-v0": "envs.household.text_world:HousekeepText",
+    "ContinuousRecognition-v0": "envs.continuous_recognition:ContinuousRecognition",
+    "Crafter-v1": "envs.crafter:Crafter",
+    "CrafterText-v0": "envs.crafter:CrafterText",
+    "popgym-": "envs.popgym:Popgym",
+    "psychlab_": "envs.psychlab:Psychlab",
+    GIVEN: "envs:Given",
 }
-SUITES |= dict.fromkeys(
-    ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"),
-    Suite("envs.envpool_vector", scale_rewards=True),
-)
-SUITES |= dict.fromkeys(
-    (
-        f"{task}{kind}-v0"
-        for task in (
-            *("Pendulum", "Ant", "HalfCheetah", "Hopper", "Walker2d"),
-            *("AntBullet", "HalfCheetahBullet", "HopperBullet", "Walker2DBullet"),
-        )
-        for kind in "PV"
-    ),
-    Suite("envs.partial_control"),
-)
-ANY = TITLE
-FALLBACK = Suite("envs.any_gymnasium", scale_rewards=True, clip_rewards=False)
+GAMES = ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner")
+SUITES |= dict.fromkeys(GAMES, "envs.envpool_vector:Procgen")
+BULLET = ("AntBullet", "HalfCheetahBullet", "HopperBullet", "Walker2DBullet")
+for robot in ("Pendulum", "Ant", "HalfCheetah", "Hopper", "Walker2d", *BULLET):
+    for kind in "PV":
+        SUITES[f"{robot}{kind}-v0"] = "envs.partial_control:PartialControl"
+# Names of these are in Gymnasium's registry, or lead there.
+REGISTERED = {TITLE: "envs.any_gymnasium:AnyGymnasium", OWN_GRIDS: "envs.minigrid:OwnMiniGrid"}
 _given: dict[str, EnvLike] = {}  # by their names in settings
 _made_before: list[weakref.ref[Any]] = []  # by given functions
 _facts: dict[str, dict[str, Any]] = {}  # of the given ones that have been made
@@ -105,9 +83,8 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
     """
     check_env_name(config.env)
     suite = _find_suite(config.env)
+    make = suite.make_drawn if drawn else suite.make
     try:
-        module = pkgutil.resolve_name(suite.place)
-        make = getattr(module, "make_drawn", module.make) if drawn else module.make
         return EpisodeStatistics(make(config, seed), config.env)
     except ModuleNotFoundError as error:
         raise _missing_package(config.env, error) from error
@@ -136,18 +113,17 @@ def check_env_name(name: str) -> None:
             "again: helm.train(settings, env=...), helm.load(run, env=...) or "
             "helm.resume(run, env=...)"
         )
-    suite = _find_suite(name)
+    suite, key = _find_suite(name), ENVIRONMENTS.known_as(name) or ""
     try:
-        if suite is FALLBACK:
+        if key in REGISTERED:
             any_gymnasium.find(name)
             return
-        module = pkgutil.resolve_name(suite.place)
-        closed = [key for key, each in SUITES.items() if each == suite]
-        names = module.names() if hasattr(module, "names") else closed
+        names = suite.names()
     except ModuleNotFoundError as error:
         raise _missing_package(name, error) from error
-    if name not in names:
-        key = ENVIRONMENTS.known_as(name) or ""  # one module may have the tasks of two suites
+    if names is None:
+        names = [each for each, place in SUITES.items() if place == SUITES[key]]
+    if name not in names:  # one suite may have names of two beginnings
         near = [each for each in names if each.startswith(key)] if key[-1:] in "-_" else names
         hint = did_you_mean(name, near) or f" Allowed: {', '.join(near)}"
         raise UserError(f"env: unknown environment '{shortened(name)}'.{hint}")
@@ -155,18 +131,18 @@ def check_env_name(name: str) -> None:
 
 def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None = None) -> list[str]:
     """Return the names of an environment's actions, their numbers where it has none."""
-    own = getattr(pkgutil.resolve_name(_find_suite(name).place), "ACTION_NAMES", ())
-    known = [str(each) for each in (metadata or {}).get(ACTION_NAMES, own)]
+    own = (metadata or {}).get(ACTION_NAMES, _find_suite(name).action_names)
+    known = [str(each) for each in own]
     return [*known[:n_actions], *(str(number) for number in range(len(known), n_actions))]
 
 
 def number_names(name: str, metadata: Mapping[str, Any] | None = None) -> list[str]:
-    own = getattr(pkgutil.resolve_name(_find_suite(name).place), "NUMBER_NAMES", ())
-    return [str(each) for each in (metadata or {}).get(NUMBER_NAMES, own)]
+    own = (metadata or {}).get(NUMBER_NAMES, _find_suite(name).number_names)
+    return [str(each) for each in own]
 
 
 def picture_legend(name: str) -> str:
-    return getattr(pkgutil.resolve_name(_find_suite(name).place), "PICTURE_LEGEND", "")
+    return _find_suite(name).picture_legend
 
 
 class Suites(Registry):
@@ -177,13 +153,14 @@ class Suites(Registry):
         misspelt one of the suite with that beginning, in any case.
         """
         if _find_key(name) is None and any_gymnasium.knows(name):
-            return ANY
+            is_grid = name.rpartition(":")[2].startswith(("MiniGrid-", "BabyAI-"))
+            return OWN_GRIDS if is_grid else TITLE
         plain = name.casefold()
         beginnings = (key for key in SUITES if plain.startswith(key.rstrip("-_").casefold()))
         return _find_key(name) or max(beginnings, key=len, default=None)
 
     def settings(self) -> dict[str, tuple[type[Part], ...]]:
-        return {key: READS.get(key, ()) for key in (*SUITES, ANY)}
+        return {key: READS.get(key, ()) for key in (*SUITES, *REGISTERED)}
 
 
 ENVIRONMENTS = Suites("env", {}, "environment", READS)
@@ -203,7 +180,10 @@ def _find_suite(name: str) -> Suite:
         hint += f" One that a package registers is package:{name}" * bool(hint)
         allowed = f" Allowed: {', '.join(beginnings)}, ids of Gymnasium, package:{name}"
         raise UserError(f"env: unknown environment '{shortened(name)}'.{hint or allowed}")
-    return FALLBACK if key == ANY else SUITES[key]
+    try:
+        return pkgutil.resolve_name((SUITES | REGISTERED)[key])()
+    except ModuleNotFoundError as error:
+        raise _missing_package(name, error) from error
 
 
 def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:
@@ -246,31 +226,34 @@ def is_given_vector(name: str) -> bool:
     return isinstance(_given.get(name), VectorEnv)
 
 
-def make(config: ResetSettings, seed: int) -> VectorEnv:
-    given_env = _given[config.env]
-    with any_gymnasium.tried(config.env):
-        made = _made(given_env)
-    try:
-        _facts[config.env] = facts_of(given_env, made)
-    except Exception as error:  # whatever its author did
-        log.warning(f"env: what tells {config.env} from others of its name: {told(error)}")
-    if not isinstance(made, VectorEnv):
+class Given(Suite):
+    scale_rewards, clip_rewards = True, False
+
+    def make(self, config: ResetSettings, seed: int) -> VectorEnv:
+        given_env = _given[config.env]
         with any_gymnasium.tried(config.env):
-            made.close()
-        make_one = any_gymnasium.as_asked(functools.partial(_made, given_env), config)
-        tells = any_gymnasium.check_first_steps(make_one, config.env)
-        return any_gymnasium.vector_of(make_one, config.n_envs, seed, False, *tells)
-    if config.observability == FULL:
-        raise UserError(
-            "observability: a vector environment that is given has no twin. Give a function that "
-            "makes one environment, or leave observability at partial"
-        )
-    if made.num_envs != config.n_envs:
-        raise UserError(
-            f"env: a vector environment of {made.num_envs} where {config.n_envs} are needed. Give "
-            "one of that many, or a function that makes one environment"
-        )
-    return any_gymnasium.checked_vector(made, config.env, config.reset_options)
+            made = _made(given_env)
+        try:
+            _facts[config.env] = facts_of(given_env, made)
+        except Exception as error:  # whatever its author did
+            log.warning(f"env: what tells {config.env} from others of its name: {told(error)}")
+        if not isinstance(made, VectorEnv):
+            with any_gymnasium.tried(config.env):
+                made.close()
+            make_one = any_gymnasium.as_asked(functools.partial(_made, given_env), config)
+            tells = any_gymnasium.check_first_steps(make_one, config.env)
+            return any_gymnasium.vector_of(make_one, config.n_envs, seed, False, *tells)
+        if config.observability == FULL:
+            raise UserError(
+                "observability: a vector environment that is given has no twin. Give a function "
+                "that makes one environment, or leave observability at partial"
+            )
+        if made.num_envs != config.n_envs:
+            raise UserError(
+                f"env: a vector environment of {made.num_envs} where {config.n_envs} are needed. "
+                "Give one of that many, or a function that makes one environment"
+            )
+        return any_gymnasium.checked_vector(made, config.env, config.reset_options)
 
 
 def _name_of(env: EnvLike) -> str:
@@ -278,7 +261,9 @@ def _name_of(env: EnvLike) -> str:
         return f"{GIVEN}{env.__name__}"
     with any_gymnasium.tried(type(env).__name__):
         made = _made(env)
-        inner = getattr(made.unwrapped, "envs", [made])[0]
+        inner = made.unwrapped
+        if isinstance(inner, SyncVectorEnv):
+            inner = inner.envs[0]
         if made is not env:
             made.close()
     return f"{GIVEN}{type(inner.unwrapped).__name__}"
@@ -305,8 +290,9 @@ def _made(env: Any) -> Any:
     if isinstance(made, VectorEnv):
         return made
     given = "the function returns" if made is not env else "given is"
-    names = (each.__module__ for each in type(made).__mro__)
-    packages = {name.partition(".")[0] for name in (*names, getattr(made, "__name__", ""))}
+    names = [each.__module__ for each in type(made).__mro__]
+    names += [made.__name__] if isinstance(made, ModuleType) else []
+    packages = {name.partition(".")[0] for name in names}
     hint = f". One of old gym is bridged by {any_gymnasium.OLD_GYM}" * ("gym" in packages)
     if any_gymnasium.PETTING_ZOO in packages:
         hint = any_gymnasium.SEVERAL_AGENTS

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -50,8 +50,10 @@ from envs.spaces import (
     success_key,
 )
 from envs.vector import twin_if_asked
+from utils.environments import Suite
 from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import streams_kept
+from utils.settings import Part
 from utils.user_modules import advice, import_module, is_environment_package, search
 
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
@@ -104,21 +106,28 @@ def find(name: str) -> EnvSpec:
     raise UserError(f"env: '{name}': no '{env_id}' is registered with Gymnasium.{hint}")
 
 
-def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
-    """Return `config.n_envs` environments.
+class AnyGymnasium(Suite):
+    reads: ClassVar[tuple[type[Part], ...]] = (GymnasiumSettings,)
+    scale_rewards, clip_rewards = True, False
 
-    Raises:
-        UserError: the environment cannot be made, fails in its first steps, or has spaces that
-            agents do not know.
-    """
-    make_one = as_asked(_maker(config, **drawn), config)
-    tells = check_first_steps(make_one, config.env)
-    return vector_of(make_one, config.n_envs, seed, config.env_processes, *tells)
+    def make(self, config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
+        """Return `config.n_envs` environments.
 
+        Raises:
+            UserError: the environment cannot be made, fails in its first steps, or has spaces that
+                agents do not know.
+        """
+        make_one = self.maker(config, **drawn)
+        tells = check_first_steps(make_one, config.env)
+        return vector_of(make_one, config.n_envs, seed, config.env_processes, *tells)
 
-def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
-    makers = (as_asked(_maker(config, **drawn), config) for drawn in ({}, DRAWN))
-    return make(config, seed, **how_drawn(config.env, *makers))
+    def make_drawn(self, config: GymnasiumSettings, seed: int) -> VectorEnv:
+        makers = (self.maker(config, **drawn) for drawn in ({}, DRAWN))
+        return self.make(config, seed, **how_drawn(config.env, *makers))
+
+    def maker(self, config: GymnasiumSettings, **drawn: str) -> MakeOne:
+        """Return a function that makes one; `drawn` are the arguments that let it draw."""
+        return as_asked(gymnasium_maker(config, **drawn), config)
 
 
 class Told(NamedTuple):
@@ -135,10 +144,11 @@ class Told(NamedTuple):
 
 def as_asked(make_one: MakeOne, config: ResetSettings) -> MakeOne:
     """Return what makes an environment with the options of its resets, and its twin if asked."""
-    options = config.reset_options
-    return twin_if_asked(
-        (lambda: WithOptions(make_one(), options)) if options else make_one, config
-    )
+    return twin_if_asked(with_options(make_one, config.reset_options), config)
+
+
+def with_options(make_one: MakeOne, options: dict[str, Any]) -> MakeOne:
+    return (lambda: WithOptions(make_one(), options)) if options else make_one
 
 
 def vector_of(
@@ -180,7 +190,7 @@ def vector_of(
         raise as_fault(error, "env: ", f", while {n_envs} of them were made") from error
 
 
-def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
+def gymnasium_maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
     for name in CHOSEN_HERE.intersection(config.env_args):
         raise UserError(f"env_args: {name} is chosen by the program. Leave it out")
     arguments = config.env_args | drawn
@@ -244,6 +254,7 @@ def check_first_steps(make_one: MakeOne, name: str) -> Told:
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
     """
+
     from envs.streams import Streams  # not above: it brings PyTorch
 
     with tried(name), closing(make_one()) as env, Streams(name_of(env)).anew():
@@ -262,10 +273,11 @@ def checked_vector(env: Any, name: str, options: Options = None) -> ConvertedVec
         UserError: as `ConvertedVector` and `check_first_steps`, or its later episodes cannot be
             given the options.
     """
-    from envs.streams import Streams
 
     with tried(name):
         converted = ConvertedVector(env, options)
+        from envs.streams import Streams
+
         with Streams(name_of(env)).anew():
             _play(converted, name)
             if isinstance(env.unwrapped, AsyncVectorEnv):

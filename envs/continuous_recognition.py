@@ -22,6 +22,7 @@ import numpy as np
 
 from envs.settings import RecognitionSettings
 from envs.vector import NumpyVectorEnv
+from utils.environments import Suite
 from utils.errors import UserError
 
 NAME = "ContinuousRecognition-v0"
@@ -43,12 +44,6 @@ COLOURS = {
     "brown": (130, 80, 40),
     "black": (25, 25, 25),
 }
-
-
-def make(config: RecognitionSettings, seed: int) -> "ContinuousRecognitionVectorEnv":
-    folder = config.recognition_stimuli
-    pictures = drawn_objects(SIDE)[1] if folder is None else read_pictures(Path(folder))
-    return ContinuousRecognitionVectorEnv(config.n_envs, seed, pictures)
 
 
 class ContinuousRecognitionVectorEnv(NumpyVectorEnv):
@@ -83,6 +78,16 @@ class ContinuousRecognitionVectorEnv(NumpyVectorEnv):
 
     def observe(self, rows: np.ndarray) -> np.ndarray:
         return self._images[self._stream[rows, self._position[rows]]]
+
+
+class ContinuousRecognition(Suite):
+    reads, scale_rewards = (RecognitionSettings,), True
+    action_names = ACTION_NAMES
+
+    def make(self, config: RecognitionSettings, seed: int) -> ContinuousRecognitionVectorEnv:
+        folder = config.recognition_stimuli
+        pictures = drawn_objects(SIDE)[1] if folder is None else read_pictures(Path(folder))
+        return ContinuousRecognitionVectorEnv(config.n_envs, seed, pictures)
 
 
 def draw_stream(n_pictures: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -17,41 +17,41 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from tqdm import tqdm
 
 from envs.episodes import FIRST_ENV, Options, ResetResult, StepResult
 from envs.vector import final_observations
+from utils.environments import Environments, Suite
 from utils.saved_state import check_like
 from utils.seeding import episode_seed
 from utils.settings import Config
 
-ACTION_NAMES = (
-    *("left down", "left", "left up", "down", "nothing", "up", "right down", "right", "right up"),
-    *("D", "A", "W", "S", "Q", "E"),
-)
+MOVES = ("left down", "left", "left up", "down", "nothing", "up", "right down", "right", "right up")
+ACTION_NAMES = (*MOVES, "D", "A", "W", "S", "Q", "E")
 IMAGE_SHAPE = (3, 64, 64)
 
 # Resets of all environments: two minutes in MiniGrid, 3 to 100 in Procgen on one core.
 MOST_RESETS = 1_000_000
 # Tasks whose episodes depend on more than the number of resets: obstacles draw in every step, or
 # nothing is put where the agent stood last, or its last move still counts.
-DEPEND_ON_STEPS = (
-    *("MiniGrid-Dynamic-Obstacles", "MiniGrid-Fetch", "MiniGrid-GoToObject", "MiniGrid-PutNear"),
-    "dodgeball",
-)
+DRAWING = ("MiniGrid-Dynamic-Obstacles", "dodgeball")
+DEPEND_ON_STEPS = (*DRAWING, "MiniGrid-Fetch", "MiniGrid-GoToObject", "MiniGrid-PutNear")
 
 
-def make(config: Config, seed: int) -> VectorEnv:
-    """Return environments of one of Procgen's games, with levels drawn from all there are.
+class Procgen(Suite):
+    scale_rewards, action_names = True, ACTION_NAMES
 
-    Time limits are the games' own: 500 steps in maze, 2000 in jumper, 1000 in the others.
-    """
-    open_game = functools.partial(open_procgen, config.env)
-    return EnvPoolVectorEnv(
-        config.env, open_game, config.n_envs, seed, lambda images: images, IMAGE_SHAPE
-    )
+    def make(self, config: Config, seed: int) -> Environments:
+        """Return environments of one of Procgen's games, with levels drawn from all there are.
+
+        Time limits are the games' own: 500 steps in maze, 2000 in jumper, 1000 in the others.
+        """
+        open_game = functools.partial(open_procgen, config.env)
+        return EnvPoolVectorEnv(
+            config.env, open_game, config.n_envs, seed, lambda images: images, IMAGE_SHAPE
+        )
 
 
 def open_procgen(game: str, seeds: list[int]) -> Any:
@@ -82,7 +82,7 @@ def _import_envpool() -> ModuleType:
     return envpool
 
 
-class EnvPoolVectorEnv(VectorEnv):
+class EnvPoolVectorEnv(Environments):
     """An EnvPool in SAME_STEP autoreset mode, its observations turned into images.
 
     EnvPool itself resets an ended environment on the step *after* the last one and ignores that
@@ -144,7 +144,6 @@ class EnvPoolVectorEnv(VectorEnv):
         }
 
     def replay(self, running: dict[str, Any], actions: Sequence[np.ndarray]) -> bool:
-        """Play saved episodes again, given the actions of each, N of [T]; return if they agree."""
         check_like(running, self.running(), "running")
         if min(running["resets"]) < 1 or sum(running["resets"]) > MOST_RESETS:
             raise ValueError(f"running.resets are not from 1 on, and {MOST_RESETS:,} in all")

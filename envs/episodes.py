@@ -20,6 +20,8 @@ from typing import Any, SupportsFloat, cast
 import gymnasium
 import numpy as np
 
+from utils.environments import Info
+
 try:
     from gymnasium.vector import AutoresetMode
 except ImportError as error:
@@ -31,6 +33,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWra
 from gymnasium.vector.async_vector_env import AsyncState
 
 from envs.notices import name_of
+from utils.environments import Environments
 from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
 from utils.seeding import episode_seed, seed_everything
 from utils.user_modules import refuse_unguarded_script
@@ -44,8 +47,9 @@ MAKE_ANEW = ". Let the function make a new one in every call, such as lambda: My
 
 Options = dict[str, Any] | None
 ChooseOptions = Callable[[int], dict[str, Any]]
-ResetResult = tuple[Any, dict[str, Any]]
-StepResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+ResetResult = tuple[Any, Info]
+StepResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Info]
+SingleStepResult = tuple[Any, SupportsFloat, bool, bool, Info]
 MakeOne = Callable[[], gymnasium.Env]
 # Seed of the run, number of the environment within it, number of the episode, checksum, options.
 Running = tuple[int, int, int, int, Options]
@@ -66,7 +70,7 @@ def checksum(shown: Any, so_far: int = 0) -> int:
 def as_fault(error: BaseException, before: str, after: str) -> BaseException:
     """Return an EnvFault for an exception of an environment; of the machine or our own as it is."""
     is_machines = isinstance(error, MemoryError | BrokenPipeError)
-    is_machines = is_machines or getattr(error, "errno", None) in EXHAUSTED
+    is_machines |= isinstance(error, OSError) and error.errno in EXHAUSTED
     if isinstance(error, EnvFault):
         return EnvFault(f"{before}{error}{after}")
     if is_machines or isinstance(error, UserError | RunError):
@@ -101,7 +105,7 @@ class SeededEnv(gymnasium.Wrapper):
         self._options = {**(options or {}), **chosen} or None
         return self._begin()
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> SingleStepResult:
         self._n_steps += 1
         try:
             shown, reward, terminated, truncated, info = self.env.step(action)
@@ -164,7 +168,7 @@ class WithOptions(gymnasium.Wrapper):
         return self.env.reset(seed=seed, options={**self.options, **(options or {})} or None)
 
 
-class SingleEnvs(VectorWrapper):
+class SingleEnvs(VectorWrapper, Environments):
     """N single environments that can play their running episodes again.
 
     With `in_processes` each has a process of its own; the numbers are the same. Observations leave
@@ -181,7 +185,6 @@ class SingleEnvs(VectorWrapper):
         shared_memory: bool = True,
         has_success: bool = False,
     ) -> None:
-        from envs.streams import Streams  # not above: it brings PyTorch
 
         here = os.getpid()
         makers = [functools.partial(_seeded, make_one, row, seed, here) for row in range(n_envs)]
@@ -193,6 +196,8 @@ class SingleEnvs(VectorWrapper):
             check_are_several(env.envs)
         super().__init__(env)
         self.has_success = has_success
+        from envs.streams import Streams  # not above: it brings PyTorch
+
         self._streams = Streams(name_of(env))
 
     def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:

@@ -20,10 +20,17 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from envs.any_gymnasium import (
+    AnyGymnasium,
+    GymnasiumSettings,
+    gymnasium_maker,
+    with_options,
+)
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
-from envs.episodes import SingleEnvs
+from envs.episodes import MakeOne, ResetResult, SingleEnvs
 from envs.settings import FULL, MissionSettings
 from envs.vector import Twin
+from utils.environments import Suite
 
 VIEW = 7
 TILE = 8
@@ -35,12 +42,13 @@ AGENT_FACES_UP = 3
 ACTION_NAMES = ("left", "right", "forward", "pick up", "drop", "toggle", "done")
 
 # How the names of tasks begin.
-MINIGRID, BABYAI, MEMORY = "MiniGrid-", "BabyAI-", "MiniGrid-Memory"
+MINIGRID, BABYAI = "MiniGrid-", "BabyAI-"
 
 LONGEST_MISSION = 1024  # letters
 
 # Kinds of objects, colours and door states in MiniGrid's symbols.
 SYMBOLS = (11, 6, 3)
+SYMBOLS_SEEN = gymnasium.spaces.Box(0, 255, (VIEW, VIEW, len(SYMBOLS)), np.uint8)
 
 # Observations with missions.
 WITH_MISSION = gymnasium.spaces.Dict(
@@ -53,29 +61,56 @@ WITH_MISSION = gymnasium.spaces.Dict(
 log = logging.getLogger(__name__)
 
 
-def names() -> list[str]:
-    import minigrid  # noqa: F401  (registers its environments with Gymnasium)
+class MiniGrid(Suite):
+    scale_rewards, action_names = True, ACTION_NAMES
 
-    return sorted(name for name in gymnasium.registry if name.startswith((MINIGRID, BABYAI)))
+    def names(self) -> list[str]:
+        import minigrid  # noqa: F401  (registers its environments with Gymnasium)
+
+        return sorted(name for name in gymnasium.registry if name.startswith((MINIGRID, BABYAI)))
+
+    def make(self, config: MissionSettings, seed: int) -> VectorEnv:
+        """Return environments by EnvPool, or by Gymnasium where that lacks missions or a twin."""
+        is_lacking = config.minigrid_missions or config.observability == FULL
+        if is_lacking or config.env.startswith(BABYAI):
+            return self.make_drawn(config, seed)
+        if config.env in pool_tasks():
+            return make_by_envpool(config.env, config.n_envs, seed)
+        log.warning(f"{config.env}: not offered by an installed envpool; using slower environments")
+        return self.make_drawn(config, seed)
+
+    def make_drawn(self, config: MissionSettings, seed: int) -> VectorEnv:
+        """Return environments that can draw their whole grid; EnvPool's cannot."""
+
+        def make_one() -> gymnasium.Env:
+            import minigrid  # noqa: F401  (registers its environments with Gymnasium)
+
+            env = gymnasium.make(config.env, disable_env_checker=True, render_mode="rgb_array")
+            return pictured(env, config)
+
+        return SingleEnvs(make_one, config.n_envs, seed)
 
 
-def make(config: MissionSettings, seed: int) -> VectorEnv:
-    """Return environments by EnvPool, or by Gymnasium for what EnvPool lacks: missions, twins."""
-    is_lacking = config.minigrid_missions or config.observability == FULL
-    if is_lacking or config.env.startswith(BABYAI):
-        return make_drawn(config, seed)
-    if config.env in pool_tasks():
-        return make_by_envpool(config.env, config.n_envs, seed)
-    log.warning("%s: not offered by an installed envpool; using slower environments", config.env)
-    return make_drawn(config, seed)
+class OwnMiniGrid(AnyGymnasium):
+    """Tasks that a module of the user's own registers, `my_grids:MiniGrid-Mine-v0`.
 
+    They are shown as MiniGrid's own are, unless they are registered with other observations than
+    a plain MiniGridEnv's.
+    """
 
-def make_drawn(config: MissionSettings, seed: int) -> VectorEnv:
-    """Return environments that can draw their whole grid; EnvPool's cannot."""
-    is_babyai = config.env.startswith(BABYAI)
-    with_missions = is_babyai if config.minigrid_missions is None else config.minigrid_missions
-    make_one = functools.partial(_make_drawn, config, with_missions)
-    return SingleEnvs(make_one, config.n_envs, seed)
+    clip_rewards, action_names = True, ACTION_NAMES
+
+    def maker(self, config: GymnasiumSettings, **drawn: str) -> MakeOne:
+        own = with_options(gymnasium_maker(config, **drawn), config.reset_options)
+
+        def make_one() -> gymnasium.Env:
+            env = own()
+            shown = env.observation_space
+            if isinstance(shown, gymnasium.spaces.Dict) and shown.get("image") == SYMBOLS_SEEN:
+                return pictured(env, config.part(MissionSettings))
+            return Twin(env) if config.observability == FULL else env
+
+        return make_one
 
 
 def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
@@ -128,12 +163,16 @@ def tile_table() -> np.ndarray:
     return tiles.reshape(-1, 3, TILE, TILE).view(np.uint64)[..., 0]
 
 
-def _make_drawn(config: MissionSettings, with_missions: bool) -> gymnasium.Env:
-    import minigrid  # noqa: F401  (registers its environments with Gymnasium)
+def pictured(env: gymnasium.Env, config: MissionSettings) -> gymnasium.Env:
+    """Return an environment of MiniGrid that shows images, and missions if asked."""
+    from minigrid.envs import MemoryEnv
 
-    env = gymnasium.make(config.env, disable_env_checker=True, render_mode="rgb_array")
-    env.get_wrapper_attr("unwrapped").tile_size = OVERVIEW_TILE
-    if config.env.startswith(MEMORY):
+    with_missions = config.minigrid_missions
+    if with_missions is None:
+        with_missions = config.env.rpartition(":")[2].startswith(BABYAI)
+    world: Any = env.unwrapped
+    world.tile_size = OVERVIEW_TILE
+    if isinstance(world, MemoryEnv):
         env = ShownObject(env)
     if config.observability == FULL:
         env = Twin(env)
@@ -166,6 +205,6 @@ class ShownObject(gymnasium.Wrapper):
 class SilentReset(gymnasium.Wrapper):
     """Drops the package's notices of layouts that it has to draw again."""
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **options: Any) -> ResetResult:
         with contextlib.redirect_stdout(io.StringIO()):
             return self.env.reset(**options)

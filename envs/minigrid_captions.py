@@ -11,8 +11,7 @@ from itertools import islice
 import gymnasium
 import numpy as np
 
-from envs.minigrid import AGENT_CELL, VIEW, draw
-from envs.minigrid import names as minigrid_names
+from envs.minigrid import AGENT_CELL, VIEW, MiniGrid, draw
 
 TASKS = (
     "MiniGrid-BlockedUnlockPickup-v0",
@@ -43,10 +42,7 @@ HELD_OUT_TASKS = (
 )
 
 # MiniGrid's symbols, by number.
-KINDS = (
-    *("unseen", "empty", "wall", "floor", "door"),
-    *("key", "ball", "box", "goal", "lava", "agent"),
-)
+KINDS = ("unseen", "empty", "wall", "floor", "door", "key", "ball", "box", "goal", "lava", "agent")
 COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")
 STATES = ("open", "closed", "locked")
 EMPTY, WALL, DOOR = (KINDS.index(kind) for kind in ("empty", "wall", "door"))
@@ -180,7 +176,7 @@ def visible_cells(opaque: np.ndarray) -> np.ndarray:
 def played_views(tasks: Sequence[str], seed: int) -> Iterator[np.ndarray]:
     """Play the tasks at random and yield each view [7, 7, 3] uint8."""
     generator = np.random.default_rng(seed)
-    missing = set(tasks) - set(minigrid_names())
+    missing = set(tasks) - set(MiniGrid().names())
     assert not missing, f"not among MiniGrid's tasks: {missing}"
     envs = [gymnasium.make(task, disable_env_checker=True) for task in tasks]
     for env in envs:

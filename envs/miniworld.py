@@ -19,38 +19,38 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from envs.episodes import SingleEnvs, import_before_mesa
+from utils.environments import Suite
 from utils.errors import UserError
 from utils.settings import Config
 
 # Written down because importing MiniWorld opens OpenGL.
-TASKS = (
-    *("CollectHealth", "FourRooms", "Hallway", "Maze", "MazeS2", "MazeS3", "MazeS3Fast"),
-    *("OneRoom", "OneRoomS6", "OneRoomS6Fast", "PickupObjects", "PutNext", "RoomObjects"),
-    *("Sidewalk", "Sign", "TMaze", "TMazeLeft", "TMazeRight", "ThreeRooms", "WallGap"),
-    *("YMaze", "YMazeLeft", "YMazeRight"),
-)
-ACTION_NAMES = (
-    *("turn left", "turn right", "forward", "back"),
-    *("pick up", "drop", "toggle", "done"),
-)
+MAZES = ("Maze", "MazeS2", "MazeS3", "MazeS3Fast")
+T_MAZES = ("TMaze", "TMazeLeft", "TMazeRight", "YMaze", "YMazeLeft", "YMazeRight")
+ROOMS = ("FourRooms", "Hallway", "OneRoom", "OneRoomS6", "OneRoomS6Fast", "ThreeRooms", "WallGap")
+THINGS = ("CollectHealth", "PickupObjects", "PutNext", "RoomObjects", "Sidewalk", "Sign")
+TASKS = (*MAZES, *T_MAZES, *ROOMS, *THINGS)
+MOVES = ("turn left", "turn right", "forward", "back")
+ACTION_NAMES = (*MOVES, "pick up", "drop", "toggle", "done")
 IMAGE_SHAPE = (3, 60, 80)
 PACKAGES = "libegl1 libgl1 libgl1-mesa-dri libglu1-mesa"
 
 
-def names() -> list[str]:
-    return [f"MiniWorld-{task}-v0" for task in TASKS]
+class MiniWorld(Suite):
+    scale_rewards, action_names = True, ACTION_NAMES
 
+    def names(self) -> list[str]:
+        return [f"MiniWorld-{task}-v0" for task in sorted(TASKS)]
 
-def make(config: Config, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments, each in a process of its own, of about 160 MB.
+    def make(self, config: Config, seed: int) -> VectorEnv:
+        """Return `config.n_envs` environments, each in a process of its own, of about 160 MB.
 
-    Raises:
-        UserError: OpenGL is missing.
-        ModuleNotFoundError: MiniWorld is not installed.
-    """
-    _import_miniworld()
-    make_one = functools.partial(make_single, config.env)
-    return SingleEnvs(make_one, config.n_envs, seed, in_processes=True)
+        Raises:
+            UserError: OpenGL is missing.
+            ModuleNotFoundError: MiniWorld is not installed.
+        """
+        _import_miniworld()
+        make_one = functools.partial(make_single, config.env)
+        return SingleEnvs(make_one, config.n_envs, seed, in_processes=True)
 
 
 def make_single(name: str) -> gymnasium.Env:

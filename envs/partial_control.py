@@ -19,6 +19,7 @@ from gymnasium.wrappers import TransformObservation
 
 from envs.any_gymnasium import DRAWN, how_drawn, vector_of
 from envs.spaces import LONGEST_SIDE
+from utils.environments import Suite
 from utils.settings import Config
 
 SIDES: dict[str, Any] = {"width": LONGEST_SIDE, "height": LONGEST_SIDE}  # of a picture
@@ -31,13 +32,13 @@ ROBOTS: dict[str, dict[str, Any]] = {
 N_JOINTS = {"AntBullet": 8, "HalfCheetahBullet": 6, "HopperBullet": 3, "Walker2DBullet": 6}
 
 
-def make(config: Config, seed: int, **drawn: str) -> VectorEnv:
-    return vector_of(functools.partial(_partial, config.env, **drawn), config.n_envs, seed)
+class PartialControl(Suite):
+    def make(self, config: Config, seed: int, **drawn: str) -> VectorEnv:
+        return vector_of(functools.partial(_partial, config.env, **drawn), config.n_envs, seed)
 
-
-def make_drawn(config: Config, seed: int) -> VectorEnv:
-    plain, drawn = (functools.partial(_partial, config.env, **how) for how in ({}, DRAWN))
-    return make(config, seed, **how_drawn(config.env, plain, drawn))
+    def make_drawn(self, config: Config, seed: int) -> VectorEnv:
+        plain, drawn = (functools.partial(_partial, config.env, **how) for how in ({}, DRAWN))
+        return self.make(config, seed, **how_drawn(config.env, plain, drawn))
 
 
 def _partial(name: str, **drawn: Any) -> gymnasium.Env:

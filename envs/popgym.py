@@ -10,41 +10,47 @@ that repeat cards have twins, which show the card to be repeated in the place of
 import functools
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from envs.any_gymnasium import vector_of
+from envs.episodes import ResetResult, SingleStepResult
 from envs.settings import FULL, POPGYM, PopgymSettings
 from envs.vector import twin_if_asked
+from utils.environments import Suite
 
 REPEAT_FIRST, REPEAT_PREVIOUS = "popgym-RepeatFirst", "popgym-RepeatPrevious"
 
 
-def names() -> list[str]:
-    import popgym  # noqa: F401  (registers its environments with Gymnasium)
+class Popgym(Suite):
+    def names(self) -> list[str]:
+        import popgym  # noqa: F401  (registers its environments with Gymnasium)
 
-    return sorted(name for name in gymnasium.registry if name.startswith(POPGYM))
+        return sorted(name for name in gymnasium.registry if name.startswith(POPGYM))
 
+    def make(self, config: PopgymSettings, seed: int) -> VectorEnv:
+        is_telling = config.observability == FULL
+        return self._made(config, seed, _make_telling if is_telling else gymnasium.make)
 
-def make(
-    config: PopgymSettings, seed: int, make_one: Callable[..., gymnasium.Env] = gymnasium.make
-) -> VectorEnv:
-    """Return `config.n_envs` environments, all stepped here: a step takes microseconds."""
-    import popgym  # noqa: F401  (registers its environments with Gymnasium)
+    def make_drawn(self, config: PopgymSettings, seed: int) -> VectorEnv:
+        return self._made(config, seed, _make_telling)
 
-    make_one = _make_telling if config.observability == FULL else make_one
-    task = twin_if_asked(functools.partial(make_one, config.env, disable_env_checker=True), config)
-    parts = config.popgym_previous_action, config.popgym_antialias
-    return vector_of(
-        lambda: Published(task(), *parts) if any(parts) else task(), config.n_envs, seed
-    )
+    def _made(
+        self, config: PopgymSettings, seed: int, make_one: Callable[..., gymnasium.Env]
+    ) -> VectorEnv:
+        """Return `config.n_envs` environments, all stepped here: a step takes microseconds."""
+        import popgym  # noqa: F401  (registers its environments with Gymnasium)
 
-
-def make_drawn(config: PopgymSettings, seed: int) -> VectorEnv:
-    return make(config, seed, _make_telling)
+        task = twin_if_asked(
+            functools.partial(make_one, config.env, disable_env_checker=True), config
+        )
+        parts = config.popgym_previous_action, config.popgym_antialias
+        return vector_of(
+            lambda: Published(task(), *parts) if any(parts) else task(), config.n_envs, seed
+        )
 
 
 class Published(gymnasium.Wrapper):
@@ -69,11 +75,11 @@ class Published(gymnasium.Wrapper):
     def _with(self, shown: Any, *more: Any) -> tuple[Any, ...]:
         return (*self._parts(shown), *itertools.compress(more, self._is_shown))
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **options: Any) -> ResetResult:
         shown, info = self.env.reset(**options)
         return self._with(shown, self._null_action, 1), info
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> SingleStepResult:
         shown, reward, terminated, truncated, info = self.env.step(action)
         return self._with(shown, action, 0), reward, terminated, truncated, info
 
@@ -95,12 +101,12 @@ class ShownCard(gymnasium.Wrapper):
         n_back = len(self._cards) if self._first_only else self.get_wrapper_attr("k")
         return self._cards[-n_back] if n_back <= len(self._cards) else observation
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **options: Any) -> ResetResult:
         shown, info = self.env.reset(**options)
         self._cards = [int(shown)]
         return shown, info
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> SingleStepResult:
         shown, *others = self.env.step(action)
         self._cards.append(int(shown))
         return shown, *others

@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from envs.episodes import Options, ResetResult, SingleEnvs
+from utils.environments import Suite
 from utils.errors import UserError
 from utils.settings import Config
 
@@ -48,20 +49,20 @@ ACTIONS = np.array(
     ],
     dtype=np.intc,
 )
-ACTION_NAMES = (
-    *("forward", "backward", "strafe left", "strafe right"),
-    *("look left 10", "look right 10", "look left 60", "look right 60", "look down", "look up"),
-    "forward left 10",
-)
+MOVES = ("forward", "backward", "strafe left", "strafe right")
+LOOKS = ("look left 10", "look right 10", "look left 60", "look right 60", "look down", "look up")
+ACTION_NAMES = (*MOVES, *LOOKS, "forward left 10")
 
 
-def names() -> list[str]:
-    return [NAME]
+class Psychlab(Suite):
+    scale_rewards, action_names = True, ACTION_NAMES
 
+    def names(self) -> list[str]:
+        return [NAME]
 
-def make(config: Config, seed: int) -> VectorEnv:
-    _import_lab()
-    return SingleEnvs(PsychlabEnv, config.n_envs, seed, in_processes=True)
+    def make(self, config: Config, seed: int) -> VectorEnv:
+        _import_lab()
+        return SingleEnvs(PsychlabEnv, config.n_envs, seed, in_processes=True)
 
 
 class PsychlabEnv(gymnasium.Env):

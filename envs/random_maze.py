@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 
 from envs.vector import NumpyVectorEnv
+from utils.environments import Suite
 from utils.settings import Config
 
 NAME = "RandomMaze-v0"
@@ -25,10 +26,6 @@ ACTION_NAMES = ("north", "south", "east", "west")
 
 # Any of 2, 3 or 4 neighbours is uniform among this many numbers, taken modulo.
 NEIGHBOUR_DRAWS = 12
-
-
-def make(config: Config, seed: int) -> "RandomMazeVectorEnv":
-    return RandomMazeVectorEnv(config.n_envs, seed)
 
 
 class RandomMazeVectorEnv(NumpyVectorEnv):
@@ -81,6 +78,13 @@ class RandomMazeVectorEnv(NumpyVectorEnv):
         cells = self._cells[rows[:, None, None], down, across]  # [R, 9, 9]
         cells[:, PADDING, PADDING] = AGENT
         return COLOURS.T[:, cells].swapaxes(0, 1).copy()  # [3, R, 9, 9] -> [R, 3, 9, 9]
+
+
+class RandomMaze(Suite):
+    action_names = ACTION_NAMES
+
+    def make(self, config: Config, seed: int) -> RandomMazeVectorEnv:
+        return RandomMazeVectorEnv(config.n_envs, seed)
 
 
 def random_maze(side: int, generator: np.random.Generator) -> np.ndarray:

@@ -189,6 +189,7 @@ class VisualMatchSettings(LengthSettings):
 
 
 # What each suite reads, by its name in envs.SUITES; the others read nothing of their own.
+OWN_GRIDS = "MiniGrid of your own module"
 READS: dict[str, tuple[type[Part], ...]] = {
     "MiniGrid-": (MissionSettings,),
     "BabyAI-": (MissionSettings,),
@@ -204,4 +205,5 @@ READS: dict[str, tuple[type[Part], ...]] = {
     POPGYM: (PopgymSettings,),
     GIVEN: (ResetSettings,),
     TITLE: (GymnasiumSettings,),
+    OWN_GRIDS: (GymnasiumSettings, MissionSettings),
 }

@@ -28,9 +28,17 @@ from gymnasium.vector import (
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.utils import rescale_box
 
-from envs.episodes import Options, ResetResult, StepResult, WithOptions, check_are_several
+from envs.episodes import (
+    Options,
+    ResetResult,
+    SingleStepResult,
+    StepResult,
+    WithOptions,
+    check_are_several,
+)
 from envs.notices import name_of, say_once
 from envs.numbers import EXACT, NUMBERS, READ, Narrowing, check_reward, narrowings
+from utils.environments import Info, Wrapped
 from utils.errors import EnvFault, UserError, shortened
 
 LEAST_SIDE = 5  # pixels of an image
@@ -110,7 +118,7 @@ class Converted(gymnasium.Wrapper):
         self.tells_mask = is_told and ACTION_MASK not in _parts_of(self.observation_space)
         return self._converted(observation, info, "reset()"), {}
 
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, action: Any) -> SingleStepResult:
         found = self.env.step(self._action(action))
         observation, reward, terminated, truncated, info = _parts(found, "step()", STEP)
         if not isinstance(reward, NUMBERS) or not -EXACT <= reward <= EXACT:
@@ -145,7 +153,7 @@ class Converted(gymnasium.Wrapper):
         return picture[::every, ::every]
 
 
-class ConvertedVector(VectorWrapper):
+class ConvertedVector(Wrapped):
     """A vector environment in the agents' observations and actions.
 
     It has to restart an ended episode within the step that ends it (SAME_STEP). Anything wrong that
@@ -172,7 +180,6 @@ class ConvertedVector(VectorWrapper):
         metadata = checked_metadata(env)
         self.metadata = {**metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         self.reads_success = metadata.get(HAS_SUCCESS, True)
-        from envs.streams import Streams  # not above: it brings PyTorch
 
         own_word = getattr(env.unwrapped, HAS_SUCCESS, False)  # of a NumpyVectorEnv
         self.has_success = bool(metadata.get(HAS_SUCCESS, own_word))
@@ -187,13 +194,10 @@ class ConvertedVector(VectorWrapper):
         name = name_of(env)
         self._check = checker(env.observation_space, name)
         self._check_final = checker(env.single_observation_space, name)
+        from envs.streams import Streams  # not above: it brings PyTorch
+
         self._paid, self._streams = Narrowing(READ, name, "pays"), Streams(name)
         self._shape, self._options = (env.num_envs,), options or {}
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
     def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
         options = {**self._options, **(options or {})} or None
@@ -250,7 +254,7 @@ class ConvertedVector(VectorWrapper):
         observations = _some_allowed(self._observed(own(observations)), "step()")
         return observations, rewards, terminated, truncated, info
 
-    def _success(self, info: dict[str, Any], ended: np.ndarray) -> dict[str, np.ndarray]:
+    def _success(self, info: Info, ended: np.ndarray) -> dict[str, np.ndarray]:
         """Return `success` and its mask, [N] each; nothing where it is not told.
 
         In SAME_STEP, `info` is already that of the next episodes where some have ended.
@@ -284,7 +288,7 @@ class Inner(WithOptions):
         observation, info = super().reset(seed=seed, options=options)
         return self._own(observation, "reset()"), info
 
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, action: Any) -> SingleStepResult:
         observation, *others = self.env.step(action)
         return self._own(observation, "step()"), *others
 
@@ -359,9 +363,10 @@ def _let_reset_in_same_step(env: VectorEnv) -> None:
     wrap = "Wrap the single environments: give a function that makes one wrapped environment"
     if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value):
         is_wrapped = isinstance(env, VectorWrapper)
+        known_as = mode.name if isinstance(mode, AutoresetMode) else mode
         raise UserError(
             f"env: {name}{f' within {type(env).__name__}' * is_wrapped} has autoreset mode "
-            f"{getattr(mode, 'name', mode)}, and with another than SAME_STEP an agent would learn "
+            f"{known_as}, and with another than SAME_STEP an agent would learn "
             f"from steps between episodes. {f'{wrap}. Or write' if is_wrapped else 'Write'}: "
             'gymnasium.make_vec(..., vectorization_mode="sync", '
             'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}), or, if its class is yours '
@@ -625,7 +630,7 @@ def may_wrap(space: spaces.Space) -> bool:
 
 def is_text(space: spaces.Space) -> bool:
     """Return whether a space is of sentences: Gymnasium's Text, or one of the same kind."""
-    return bool(getattr(getattr(space, "dtype", None), "kind", "") == "U")
+    return space.dtype is not None and space.dtype.kind == "U"
 
 
 def has_text(space: spaces.Space) -> bool:

@@ -18,6 +18,7 @@ from gymnasium.spaces import Box
 
 from envs.settings import FULL, LengthSettings
 from envs.vector import NOT_SHOWN, NumpyVectorEnv
+from utils.environments import Suite
 
 # By name: how many steps beside the oracle (x = 0) an episode begins.
 ORACLE_DISTANCES = {"TMazePassive-v0": 0, "TMazeActive-v0": 1}
@@ -29,14 +30,7 @@ WALL, CORRIDOR, ORACLE, GOAL, AGENT = range(5)
 COLOURS = np.array(
     [(90, 90, 90), (224, 224, 224), (255, 200, 60), (51, 255, 51), (51, 153, 255)], dtype=np.uint8
 )
-PICTURE_LEGEND = "blue: the agent; yellow: here the side is told; green: the cell that pays"
 MOST_COLUMNS = 31  # of a picture; a longer corridor is shown to scale
-
-
-def make(config: LengthSettings, seed: int) -> "TMazeVectorEnv":
-    env = TMazeVectorEnv(config.n_envs, seed, config.length, ORACLE_DISTANCES[config.env])
-    env.is_twin = config.observability == FULL
-    return env
 
 
 class TMazeVectorEnv(NumpyVectorEnv):
@@ -122,6 +116,16 @@ class TMazeVectorEnv(NumpyVectorEnv):
         columns = 1 + np.rint(xs * ((n_columns - 1) / self._end)).astype(int)
         kinds[self._rows, middle - ys, columns] = AGENT
         return tuple(COLOURS[kinds])
+
+
+class TMaze(Suite):
+    action_names, number_names = ACTION_NAMES, NUMBER_NAMES
+    picture_legend = "blue: the agent; yellow: here the side is told; green: the cell that pays"
+
+    def make(self, config: LengthSettings, seed: int) -> TMazeVectorEnv:
+        env = TMazeVectorEnv(config.n_envs, seed, config.length, ORACLE_DISTANCES[config.env])
+        env.is_twin = config.observability == FULL
+        return env
 
 
 def next_cells(end: int) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 
 from envs.settings import FULL, PER_ENVIRONMENT, PER_EPISODE, LengthSettings, VisualMatchSettings
 from envs.vector import NOT_SHOWN, NumpyVectorEnv
+from utils.environments import Suite
 from utils.seeding import episode_seed
 
 N_ROWS, N_COLUMNS, VIEW = 7, 11, 5
@@ -121,7 +122,6 @@ class ThreePhases(NumpyVectorEnv):
     """
 
     has_success = True
-    ACTION_NAMES = ACTION_NAMES
 
     def __init__(
         self, n_envs: int, seed: int, length: int, last_steps: int, last_start: tuple[int, int]
@@ -273,12 +273,6 @@ class VisualMatchVectorEnv(ThreePhases):
         super().__init__(n_envs, seed, length, last_steps=15, last_start=(5, 5))
         self._door_order = door_order
 
-    @classmethod
-    def make(cls, config: VisualMatchSettings, seed: int) -> "VisualMatchVectorEnv":
-        env = cls(config.n_envs, seed, config.length, config.door_order)
-        env.is_twin = config.observability == FULL
-        return env
-
     def begin(self, row: int, generator: np.random.Generator) -> None:
         draws = self.draw(generator)
         if self._door_order == PER_ENVIRONMENT:
@@ -317,6 +311,15 @@ class VisualMatchVectorEnv(ThreePhases):
         return np.where((self._phases == FIRST_PHASE) | self.is_twin, colours, NOT_SHOWN)
 
 
+class VisualMatch(Suite):
+    action_names = ACTION_NAMES
+
+    def make(self, config: VisualMatchSettings, seed: int) -> VisualMatchVectorEnv:
+        env = VisualMatchVectorEnv(config.n_envs, seed, config.length, config.door_order)
+        env.is_twin = config.observability == FULL
+        return env
+
+
 KEY_BOARDS = np.stack(
     [
         board(
@@ -351,12 +354,6 @@ class KeyToDoorVectorEnv(ThreePhases):
     def __init__(self, n_envs: int, seed: int, length: int) -> None:
         super().__init__(n_envs, seed, length, last_steps=10, last_start=(3, 5))
 
-    @classmethod
-    def make(cls, config: LengthSettings, seed: int) -> "KeyToDoorVectorEnv":
-        env = cls(config.n_envs, seed, config.length)
-        env.is_twin = config.observability == FULL
-        return env
-
     def begin(self, row: int, generator: np.random.Generator) -> None:
         draws = KeyDraws(
             draw_apples(generator),
@@ -383,3 +380,12 @@ class KeyToDoorVectorEnv(ThreePhases):
         """Return whether the key has been taken, 0 or 1, where an agent is in its room.  [N]"""
         is_taken = self.carried(self._rows) == Cell.KEY
         return np.where((self._phases == FIRST_PHASE) | self.is_twin, is_taken, NOT_SHOWN)
+
+
+class KeyToDoor(Suite):
+    action_names = ACTION_NAMES
+
+    def make(self, config: LengthSettings, seed: int) -> KeyToDoorVectorEnv:
+        env = KeyToDoorVectorEnv(config.n_envs, seed, config.length)
+        env.is_twin = config.observability == FULL
+        return env

@@ -1,10 +1,7 @@
 """Vector environments: N of our own in NumPy arrays, and statistics of episodes around any.
 
-An environment that can play episodes again has `running()`, the running episodes, or None where
-they are too far away, and `replay(running, actions) -> bool` (envs/episodes.py). If it has
-`state_dict()` and `load_state_dict(state)`, too, they hold all that outlasts episodes. An exception
-of an environment is told in one line. A cue, which an agent has to remember, is told to analyses;
-agents see it at every step in the environment's twin alone.
+An exception of an environment is told in one line. A cue, which an agent has to remember, is told
+to analyses; agents see it at every step in the environment's twin alone.
 """
 
 import itertools
@@ -20,7 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, flatdim
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
@@ -29,6 +26,7 @@ from envs.episodes import (
     MakeOne,
     Options,
     ResetResult,
+    SingleStepResult,
     StepResult,
     as_fault,
     checksum,
@@ -36,6 +34,7 @@ from envs.episodes import (
 )
 from envs.settings import FULL, TwinSettings
 from envs.spaces import shown
+from utils.environments import Environments, Info, State, Wrapped
 from utils.errors import ENDINGS, UserError
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
@@ -67,7 +66,7 @@ def put(shown: Shown, rows: np.ndarray, fresh: Shown) -> None:
         shown[rows] = fresh
 
 
-class NumpyVectorEnv(VectorEnv):
+class NumpyVectorEnv(Environments):
     """N environments stepped together, in SAME_STEP autoreset mode.
 
     A subclass has `begin` for one environment, `advance` and `observe` for all. Every episode draws
@@ -77,7 +76,6 @@ class NumpyVectorEnv(VectorEnv):
     be remembered, where a subclass has a twin.
     """
 
-    has_success = False
     is_twin = False
 
     def __init__(
@@ -141,7 +139,7 @@ class NumpyVectorEnv(VectorEnv):
         where the masks `_final_obs` and `_success` are true.
         """
         actions = np.asarray(actions)
-        info: dict[str, Any] = {}
+        info: Info = {}
         rewards, terminated, truncated = self.advance(actions)
         self._observations = shown = self.observe(self._rows)
         ended = terminated | truncated
@@ -196,7 +194,7 @@ class NumpyVectorEnv(VectorEnv):
         self._episodes[rows] = np.asarray(episodes) - 1
 
 
-class EpisodeStatistics(RecordEpisodeStatistics):
+class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
     """Raw return and length of every episode that ends, as Gymnasium records them.
 
     Where an episode ended, info["episode"] holds "r" [N] and "l" [N], and where the environment
@@ -207,7 +205,6 @@ class EpisodeStatistics(RecordEpisodeStatistics):
     def __init__(self, env: VectorEnv, name: str) -> None:
         super().__init__(env)
         self.name, self._n_steps = name, 0
-        self.has_success: bool = getattr(env, "has_success", False)
         self._is_success_said = self.has_success
         # Of the last steps, back to where the longest running episode began.  [N] each
         self._actions: deque[np.ndarray] = deque(maxlen=LONGEST_REPLAY)
@@ -226,21 +223,12 @@ class EpisodeStatistics(RecordEpisodeStatistics):
             self._actions = deque(self._running_actions(), LONGEST_REPLAY)
         return observations, rewards, terminated, truncated, info
 
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of the environments themselves; always the same names."""
-        return getattr(self.env, "metrics", dict)()
-
-    def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the weights that read the environments' pictures, if any do."""
-        return getattr(self.env, "fingerprints", dict)()
-
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the running episodes, or nothing of them where they cannot be played again."""
         import torch  # not above: --help would wait for it
 
-        env: Any = self.env
         is_short = self.episode_lengths.max() <= len(self._actions)
-        running = env.running() if hasattr(env, "replay") and is_short else None
+        running = self.running() if is_short else None
         if running is None:
             return {"resumable": False}
         actions, space = self._running_actions(), self.single_action_space
@@ -251,17 +239,16 @@ class EpisodeStatistics(RecordEpisodeStatistics):
             "actions": torch.from_numpy(np.array(actions, space.dtype).reshape(-1, *shape)),
             "returns": torch.from_numpy(self.episode_returns.copy()),
             "lengths": torch.from_numpy(self.episode_lengths.copy()),
-            "own": getattr(env, "state_dict", dict)(),
+            "own": super().state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         """Play saved episodes again; return False where that cannot be: begin new ones then.
 
         Raises:
             Exception: of several kinds; it is not the state of such environments.
         """
-        env: Any = self.env
-        if not hasattr(env, "replay") or not state["resumable"]:
+        if not state["resumable"]:
             return False
         actions, lengths = state["actions"].numpy(), state["lengths"].numpy()
         self._check(actions, lengths)
@@ -269,9 +256,9 @@ class EpisodeStatistics(RecordEpisodeStatistics):
             raise ValueError("the state holds no returns of its environments")
         n_steps = len(actions)
         taken = [actions[n_steps - length :, row] for row, length in enumerate(lengths)]
-        is_same = env.replay(state["running"], taken)
+        is_same = self.replay(state["running"], taken)
         if state["own"]:
-            env.load_state_dict(state["own"])
+            super().load_state_dict(state["own"])
         if not is_same:
             log.warning(
                 "env: in '%s' the same seeds and actions lead elsewhere than when the run was "
@@ -284,7 +271,7 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         self.episode_lengths[:] = lengths
         return True
 
-    def _success(self, info: dict[str, Any]) -> np.ndarray:
+    def _success(self, info: Info) -> np.ndarray:
         is_told = info["_episode"] & info.get("_success", "success" in info)
         if self.has_success:
             return is_told & info.get("success", False)
@@ -349,7 +336,7 @@ class Twin(gymnasium.Wrapper):
         observation, info = self.env.reset(**options)
         return self._show_cue(observation), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> SingleStepResult:
         observation, *others = self.env.step(action)
         return self._show_cue(observation), *others
 
@@ -358,19 +345,16 @@ def twin_if_asked(make_one: MakeOne, config: TwinSettings) -> MakeOne:
     return (lambda: Twin(make_one())) if config.observability == FULL else make_one
 
 
-def cues_of(env: VectorEnv) -> np.ndarray | None:
-    """Return the cue that each of N environments shows now, or None.  [N] int64
+def cues_of(env: Environments) -> np.ndarray | None:
+    """Return the cue that each of N environments shows now, NOT_SHOWN where none.  [N] int64
 
-    A vector environment, or a wrapper of one, has `cues()`: numbers from 0 on, and NOT_SHOWN or
-    None where it shows no such thing now. A single one has `cue()`, see `envs/any_gymnasium.py`.
+    None stands for environments without cues. A single environment has `cue()`, see
+    `envs/any_gymnasium.py`.
 
     Raises:
         UserError: it says something else.
     """
-    teller = env
-    while isinstance(teller, VectorWrapper) and not hasattr(teller, "cues"):
-        teller = teller.env
-    told = teller.cues() if hasattr(teller, "cues") else None
+    told = env.cues()
     if told is None:
         return None
     if len(told) != env.num_envs:

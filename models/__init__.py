@@ -27,8 +27,12 @@ class Agents(OwnRegistry):
             return kind
         if not isinstance(kind.algorithms, tuple):
             raise UserError(f"model: '{name}': `algorithms` is no tuple of names, such as ('PPO',)")
-        memory = getattr(kind, "memory_class", None)
-        if memory is not None and not hasattr(memory, "step"):
+        from models.baselines import MemoryAgent
+
+        memory = kind.memory_class
+        if memory is None and issubclass(kind, MemoryAgent):
+            raise UserError(f"model: '{name}' is not whole, it lacks memory_class")
+        if memory is not None and not _is_memory(memory):
             raise UserError(
                 f"model: '{name}': derive its memory_class from models.memories.TrainedMemory"
             )
@@ -41,12 +45,18 @@ class Agents(OwnRegistry):
         return kind
 
     def remedy(self, kind: object) -> str:
-        if not (isinstance(kind, type) and hasattr(kind, "unroll")):
+        if not (isinstance(kind, type) and _is_memory(kind)):
             return super().remedy(kind)
         return (
             f"It is a memory, which an agent has: class MyAgent(models.baselines.MemoryAgent): "
             f"memory_class = {kind.__name__} (examples/my_memory.py)"
         )
+
+
+def _is_memory(kind: object) -> bool:
+    from models.memories import TrainedMemory
+
+    return isinstance(kind, type) and issubclass(kind, TrainedMemory)
 
 
 AGENTS = Agents(
@@ -119,6 +129,8 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
 
 
 def validate_config(config: Config) -> list[str]:
+    from models.encoders import EncoderSettings
+
     key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
     if algorithm != config.algorithm:
         return [
@@ -131,13 +143,13 @@ def validate_config(config: Config) -> list[str]:
             f"model: {config.model} is trained by {', '.join(kind.algorithms)}, and algorithm is "
             f"{config.algorithm}. Choose algorithm={kind.algorithms[0]}, or another model"
         ]
-    if networks in FROM_REPLAY and getattr(config, "last_action_input", False):
+    is_told = isinstance(config, EncoderSettings) and config.last_action_input
+    if networks in FROM_REPLAY and is_told:
         return [
             f"last_action_input: {config.algorithm} reads the last action by action_embedding "
             "already. Leave it at false"
         ]
-    has_memory = hasattr(kind, "memory_class") or hasattr(kind, "language_class")
-    if networks not in FROM_REPLAY or has_memory:
+    if networks not in FROM_REPLAY or kind.memory_class or kind.has_frozen_memory:
         return []
     return [
         f"model: '{config.model}' has no memory_class, which {config.algorithm} puts into networks "

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
-from gymnasium.spaces import Space, flatdim
 from torch import Tensor, nn
 
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
@@ -187,9 +186,14 @@ class Agent(Recordable, nn.Module, ABC):
         sequential: Whether learning needs whole sequences.
         n_context: Steps before a sequence that learning must see again.
         draws_actions: Whether `act` draws from a policy, or takes the action of the highest value.
+        memory_class: The memory that DQN, SAC and TD3 put into networks of their own, built from
+            (width of the features, config); None: there is none.
+        has_frozen_memory: Whether `build_frozen_memory` makes one for these.
         recordable: Of `choose` and learning from a batch. Then `act` is `recall` and `choose`.
     """
 
+    memory_class: ClassVar[Any] = None
+    has_frozen_memory: ClassVar[bool] = False
     reads: ClassVar[tuple[type[Part], ...]] = ()
     algorithms: ClassVar[tuple[str, ...]] = ()
     sequential: bool = False
@@ -215,7 +219,7 @@ class Agent(Recordable, nn.Module, ABC):
 
     def explain(self, percept: AgentInput) -> dict[str, np.ndarray]:
         """Return readable facts about each observation, [N, ...] under each name."""
-        return {} if self._frozen is None else self._frozen.explain(percept)
+        return {} if self.frozen_memory is None else self.frozen_memory.explain(percept)
 
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         """Return costlier diagnostics; called before `act`, it leaves the memory as it is.
@@ -224,7 +228,7 @@ class Agent(Recordable, nn.Module, ABC):
         oldest first, the present one last; `words` and `similarities` [N, K]; `entropy` [N] of the
         words' distribution, in nats; `action_values` [N, A], for an agent that chooses by them.
         """
-        return {} if self._frozen is None else self._frozen.inspect(percept, memory)
+        return {} if self.frozen_memory is None else self.frozen_memory.inspect(percept, memory)
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed | None:
         """Return the values [S] of an episode's first steps, and the inputs they depend on.
@@ -243,7 +247,7 @@ class Agent(Recordable, nn.Module, ABC):
         return None
 
     def metrics(self) -> dict[str, float]:
-        return {} if self._frozen is None else self._frozen.metrics()
+        return {} if self.frozen_memory is None else self.frozen_memory.metrics()
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part, by the setting that names it."""
@@ -258,8 +262,14 @@ class Agent(Recordable, nn.Module, ABC):
         return next(self.parameters()).device
 
     @property
-    def _frozen(self) -> Any:
-        return getattr(self, "language", None)
+    def frozen_memory(self) -> Any:
+        """The language model that it remembers by, a `models.helm.LanguageMemory`; or None."""
+        return None
+
+    @classmethod
+    def build_frozen_memory(cls, config: Any, reader: ObservationPreprocessor) -> Any:
+        """Return one for an agent, or for the networks of DQN, SAC and TD3."""
+        raise NotImplementedError
 
 
 class ActorCriticAgent(Agent):
@@ -352,6 +362,10 @@ class Torso(nn.Module, ABC):
     @abstractmethod
     def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]: ...
 
+    @property
+    def frozen_memory(self) -> Any:
+        return None
+
     def memory_parameters(self) -> list[nn.Parameter]:
         return []
 
@@ -380,39 +394,6 @@ def sample_actions(probabilities: Tensor) -> Tensor:
         raise RunError(NO_ACTION) from None
 
 
-class RandomAgent(Agent):
-    """Every action with the same probability: the chance level of `eval.py --random`."""
-
-    def __init__(self, observation_space: Space, action_space: Space) -> None:
-        super().__init__()
-        self.reader = ObservationPreprocessor(observation_space, 0, action_space.shape)
-        self.logits = nn.Parameter(torch.zeros(flatdim(action_space)), requires_grad=False)
-
-    def initial_memory(self, n_envs: int) -> TensorMemory:
-        return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
-
-    def act(
-        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
-    ) -> Step:
-        n_envs, masks = percept.n_envs, percept.observations.action_masks
-        zeros = torch.zeros(n_envs, device=self.device)
-        if self.reader.action_shape:
-            drawn = torch.empty_like(percept.last_actions).uniform_(-1, 1)
-            return Step(drawn, zeros[:, None][:, :0], values=zeros)
-        all_log_probs = allowed(self.logits.expand(n_envs, -1), masks).log_softmax(-1)
-        if masks is None:
-            actions = torch.multinomial(all_log_probs[0].exp(), n_envs, replacement=True)
-        else:
-            actions = sample_actions(all_log_probs.exp())
-        return Step(
-            actions,
-            context=zeros[:, None][:, :0],
-            log_probs=all_log_probs.gather(-1, actions[:, None]).squeeze(-1),
-            values=zeros,
-            all_log_probs=all_log_probs,
-        )
-
-
 class OffPolicyAgent(Agent):
     """Learns from replay; the acting head sees the features of `body`."""
 
@@ -420,10 +401,6 @@ class OffPolicyAgent(Agent):
         super().__init__()
         self.reader, self.body, self.n_actions = reader, body, n_actions
         self.n_context = body.n_context
-
-    @property
-    def language(self) -> Any:
-        return getattr(self.body, "language", None)
 
     def initial_memory(self, n_envs: int) -> Memory:
         return self.body.initial_memory(n_envs)
@@ -438,60 +415,26 @@ class OffPolicyAgent(Agent):
     def fingerprints(self) -> dict[str, str]:
         return self.body.fingerprints()
 
+    @property
+    def frozen_memory(self) -> Any:
+        return self.body.frozen_memory
 
-class QAgent(OffPolicyAgent):
-    """Takes the action of the highest value; DQN trains it and adds the exploration."""
+
+class ValuesAgent(OffPolicyAgent):
+    """An agent that DQN can train: it acts by the values of all actions."""
 
     draws_actions = False
-    recordable = True
 
-    def __init__(
-        self, reader: ObservationPreprocessor, body: Torso, n_actions: int, head: nn.Module
-    ) -> None:
-        super().__init__(reader, body, n_actions)
-        self.head = head
-
-    @torch.no_grad()
-    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
-        features, _ = self.body.step(percept, memory, advance=False)
-        values = {"action_values": self.head(features).cpu().numpy()}
-        return super().inspect(percept, memory) | values
-
-    @torch.no_grad()
-    def act(
-        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
-    ) -> Step:
-        features, context = self.body.step(percept, memory, advance)
-        best = allowed(self.head(features), percept.observations.action_masks).max(-1)
-        remembered = self.body.remembered(features)
-        return Step(best.indices, context, values=best.values, remembered=remembered)
-
-    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
-        features, inputs = self.body.read_episode(episode)
-        values = self.head(features)
-        return values.gather(-1, actions[: len(values), None]).squeeze(-1), inputs
-
+    @abstractmethod
     def values(self, sequences: SequenceBatch) -> Tensor:
         """Return the value of every action at every step, -1e9 where not allowed.  [T+1, B, A]"""
-        return allowed(self.head(self.body.unroll(sequences)), sequences.action_masks)
 
 
-class TwinQ(nn.Module):
-    """Two critics of the same features (Fujimoto et al. 2018, arXiv:1802.09477)."""
+class PolicyAndCriticsAgent(OffPolicyAgent):
+    """An agent of SAC and TD3: a policy, and two critics.
 
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both critics' values of every action.  [..., A] each"""
-        return self.first(features), self.second(features)
-
-
-class SacAgent(OffPolicyAgent):
-    """A policy and two critics for SAC; without `critic_body` they share the policy's body."""
-
-    recordable = True
+    Without `critic_body` these share the policy's body.
+    """
 
     def __init__(
         self,
@@ -499,29 +442,8 @@ class SacAgent(OffPolicyAgent):
         body: Torso,
         n_actions: int,
         policy: nn.Module,
-        critics: TwinQ,
+        critics: nn.Module,
         critic_body: Torso | None = None,
     ) -> None:
         super().__init__(reader, body, n_actions)
         self.policy, self.critics, self.critic_body = policy, critics, critic_body
-
-    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
-        features, inputs = (self.critic_body or self.body).read_episode(episode)
-        values = torch.minimum(*self.critics(features))
-        return values.gather(-1, actions[: len(values), None]).squeeze(-1), inputs
-
-    @torch.no_grad()
-    def act(
-        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
-    ) -> Step:
-        features, context = self.body.step(percept, memory, advance)
-        masks = percept.observations.action_masks
-        log_probs = allowed(self.policy(features), masks).log_softmax(-1)
-        actions = log_probs.argmax(-1) if deterministic else sample_actions(log_probs.exp())
-        chosen = log_probs.gather(-1, actions[:, None]).squeeze(-1)
-        values = None
-        if self.critic_body is None:
-            both = torch.minimum(*self.critics(features))
-            values = (log_probs.exp() * both).sum(-1)
-        remembered = self.body.remembered(features)
-        return Step(actions, context, chosen, values, log_probs, remembered)

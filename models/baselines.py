@@ -4,15 +4,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from gymnasium.spaces import Space
-from torch import Tensor
+from gymnasium.spaces import Space, flatdim
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models import memories
-from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
-from models.encoders import LARGE, SMALL, build_encoder, configured_reader
+from models.agent import (
+    ActorCriticAgent,
+    Agent,
+    Batch,
+    Evaluation,
+    Followed,
+    Memory,
+    Step,
+    TensorMemory,
+    allowed,
+    sample_actions,
+)
+from models.encoders import (
+    LARGE,
+    SMALL,
+    build_encoder,
+    configured_reader,
+)
 from models.heads import build_heads
-from models.observations import AgentInput, ObservationBatch, Observations
+from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.settings import EncoderSettings
 from utils.settings import Part
 
@@ -186,3 +202,36 @@ class GptAgent(MemoryAgent):
 
 class GTrXLAgent(GptAgent):
     memory_class = memories.GTrXL
+
+
+class RandomAgent(Agent):
+    """Every action with the same probability: the chance level of `eval.py --random`."""
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        super().__init__()
+        self.reader = ObservationPreprocessor(observation_space, 0, action_space.shape)
+        self.logits = nn.Parameter(torch.zeros(flatdim(action_space)), requires_grad=False)
+
+    def initial_memory(self, n_envs: int) -> TensorMemory:
+        return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
+
+    def act(
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        n_envs, masks = percept.n_envs, percept.observations.action_masks
+        zeros = torch.zeros(n_envs, device=self.device)
+        if self.reader.action_shape:
+            drawn = torch.empty_like(percept.last_actions).uniform_(-1, 1)
+            return Step(drawn, zeros[:, None][:, :0], values=zeros)
+        all_log_probs = allowed(self.logits.expand(n_envs, -1), masks).log_softmax(-1)
+        if masks is None:
+            actions = torch.multinomial(all_log_probs[0].exp(), n_envs, replacement=True)
+        else:
+            actions = sample_actions(all_log_probs.exp())
+        return Step(
+            actions,
+            context=zeros[:, None][:, :0],
+            log_probs=all_log_probs.gather(-1, actions[:, None]).squeeze(-1),
+            values=zeros,
+            all_log_probs=all_log_probs,
+        )

@@ -4,7 +4,6 @@ Convolutions read the last frames, a frozen sentence encoder the texts; one laye
 two dueling streams. The frames are its memory.
 """
 
-from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
@@ -15,13 +14,7 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Memory, Step, TensorMemory
 from models.caching import to_float01
-from models.encoders import (
-    Kernels,
-    fitting_kernels,
-    initialise_orthogonal,
-    mlp,
-    strided_convolutions,
-)
+from models.encoders import ImageEncoder, build_image_encoder, initialise_orthogonal, mlp
 from models.language.layers import Linear
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import (
@@ -32,28 +25,6 @@ from models.sentence_encoder import (
 )
 from models.settings import EllmSettings
 from utils.errors import UserError
-
-CHANNELS = (32, 64, 64)
-KERNELS: Kernels = (  # the first as published (Mnih et al. 2015), the others for smaller images
-    (36, ((8, 4), (4, 2), (3, 1))),
-    (12, ((4, 2), (3, 1), (3, 1))),
-    (5, ((3, 1), (2, 1), (2, 1))),
-)
-
-
-class FrameBranch(nn.Module):
-    """Three convolutions with ReLUs, L2-normalised, then a linear layer."""
-
-    def __init__(self, image_shape: tuple[int, ...], width: int) -> None:
-        super().__init__()
-        kernels = fitting_kernels(image_shape, KERNELS)
-        self.convolutions, n_flat = strided_convolutions(image_shape, CHANNELS, kernels)
-        self.linear = Linear(n_flat, width)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map stacks of frames [B, S*C, H, W] uint8 to features [B, width]."""
-        pixels = to_float01(images.contiguous(memory_format=torch.channels_last))
-        return self.linear(F.normalize(self.convolutions(pixels), dim=-1))
 
 
 class TextBranch(nn.Module):
@@ -124,11 +95,12 @@ class Ellm(Agent):
             )
         self.frame_stack, width = config.frame_stack, config.hidden_dim
         shape = self.reader.image_shape
-        self.image: FrameBranch | None = None
+        self.image: ImageEncoder | None = None
         self.text: TextBranch | None = None
         self.numbers: nn.Linear | None = None
         if shape is not None:
-            self.image = FrameBranch((config.frame_stack * shape[0], *shape[1:]), width)
+            stacks = config.frame_stack * shape[0], *shape[1:]
+            self.image = build_image_encoder("ELLM", stacks, width)
         if self.reader.n_texts:
             if frozen is None:
                 encoder = load_sentence_encoder(config.sentence_encoder)
@@ -169,8 +141,8 @@ class Ellm(Agent):
 
     def features(self, observations: Observations) -> Tensor:
         """Map B observations, their images of S frames, the oldest first, to features.  [B, H]"""
-        parts = [branch(kind) for _, branch, kind in self._branches(observations)]
-        return F.relu(self.trunk(torch.cat(parts, dim=-1)))
+        parts = self._by_kind(observations).values()
+        return F.relu(self.trunk(torch.cat(tuple(parts), dim=-1)))
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor]:
         shown = observations.shown
@@ -178,7 +150,7 @@ class Ellm(Agent):
             n_channels = self.frame_stack * cast(tuple, self.reader.image_shape)[0]
             if shown.images.shape[1] < n_channels:  # of single frames
                 shown = shown._replace(images=shown.images.repeat(1, self.frame_stack, 1, 1))
-        return {name: branch(kind) for name, branch, kind in self._branches(shown)}
+        return self._by_kind(shown)
 
     def trainable_parameters(self, finetune: str) -> list[nn.Parameter]:
         """Return the parameters of "all", of the "critic" (both streams) or its "linear" layers."""
@@ -189,17 +161,16 @@ class Ellm(Agent):
     def fingerprints(self) -> dict[str, str]:
         return {} if self.text is None else self.text.frozen.fingerprints()
 
-    def _branches(self, shown: Observations) -> Iterator[tuple[str, nn.Module, Tensor | None]]:
-        if shown.vectors is not None:
-            shown = shown._replace(vectors=self.normalizer(shown.vectors))
-        branches: dict[str, nn.Module | None] = {
-            "images": self.image,
-            "text": self.text,
-            "vectors": self.numbers,
-        }
-        for name, branch in branches.items():
-            if branch is not None:
-                yield name, branch, getattr(shown, name)
+    def _by_kind(self, shown: Observations) -> dict[str, Tensor]:
+        kinds = {}
+        if self.image is not None:
+            stacks = cast(Tensor, shown.images).contiguous(memory_format=torch.channels_last)
+            kinds["images"] = self.image.of_pixels(to_float01(stacks))
+        if self.text is not None:
+            kinds["text"] = self.text(shown.text)
+        if self.numbers is not None:
+            kinds["vectors"] = self.numbers(self.normalizer(shown.vectors))
+        return kinds
 
     def _read(self, percept: AgentInput, stacks: Tensor) -> Tensor:
         observations = percept.observations

@@ -32,6 +32,14 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Kernel = tuple[tuple[int, int], ...]  # and stride, of each convolution
 Kernels = tuple[tuple[int, Kernel], ...]  # by the least pixels of an image's shorter side
 KERNELS: Kernels = ((20, ((8, 4), (4, 2))), (6, ((4, 2), (2, 1))), (5, ((3, 1), (2, 1))))
+TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
+ELLM_CHANNELS = (32, 64, 64)
+# The first as published (Mnih et al. 2015), the others for smaller images.
+ELLM_KERNELS: Kernels = (
+    (36, ((8, 4), (4, 2), (3, 1))),
+    (12, ((4, 2), (3, 1), (3, 1))),
+    (5, ((3, 1), (2, 1), (2, 1))),
+)
 
 
 class Encoder(nn.Module, ABC):
@@ -69,7 +77,9 @@ def build_encoder(
     kinds: dict[str, Encoder] = {}
     if reader.image_shape is not None:
         cache_mb = config.observation_cache_mb
-        kinds["images"] = SmallImpalaCNN(reader.image_shape, n_features, channels, cache_mb)
+        kinds["images"] = build_image_encoder(
+            "HELM", reader.image_shape, n_features, channels, cache_mb
+        )
     if reader.n_numbers:
         kinds["vectors"] = VectorEncoder(reader.n_numbers, n_features, reader.normalizer)
     if reader.n_texts:
@@ -91,7 +101,67 @@ def configured_reader(
     )
 
 
-class SmallImpalaCNN(Encoder):
+class ImageEncoder(Encoder):
+    kind = "images"
+
+    @abstractmethod
+    def of_pixels(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [B, C, H, W], to features [B, F]."""
+
+    def learn(self, observations: ObservationBatch) -> Tensor:
+        return encoded_once(observations, self.of_pixels)
+
+
+def build_image_encoder(
+    published: str,
+    image_shape: tuple[int, ...],
+    n_features: int,
+    channels: tuple[int, int] = SMALL,
+    cache_mb: float = 0,
+) -> ImageEncoder:
+    """Return the encoder of images that is published with "HELM", "Memory-RL" or "ELLM".
+
+    Those of all agents and of curiosity come from here: another one that a setting chooses is
+    added here, and reaches all of them or is refused.
+    """
+    if published == "ELLM":
+        return FrameBranch(image_shape, n_features)
+    if published == "Memory-RL" and min(image_shape[1:]) in TILES:
+        return TileEmbedder(image_shape, n_features)
+    return SmallImpalaCNN(image_shape, n_features, channels, cache_mb)
+
+
+class TileEmbedder(ImageEncoder):
+    """Two convolutions of 2 x 2 windows, 8 and 16 channels, and a linear layer, for (C, H, W)."""
+
+    def __init__(self, image_shape: tuple[int, ...], n_features: int) -> None:
+        super().__init__()
+        self.n_features = n_features
+        n_colours, height, width = image_shape
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(n_colours, 8, 2), nn.ReLU(), nn.Conv2d(8, 16, 2), nn.ReLU(), nn.Flatten()
+        )
+        self.linear = Linear(16 * (height - 2) * (width - 2), n_features)
+
+    def of_pixels(self, images: Tensor) -> Tensor:
+        return self.linear(self.convolutions(images))
+
+
+class FrameBranch(ImageEncoder):
+    """Three convolutions with ReLUs, L2-normalised, then a linear layer; for stacks of frames."""
+
+    def __init__(self, image_shape: tuple[int, ...], n_features: int) -> None:
+        super().__init__()
+        self.n_features = n_features
+        kernels = fitting_kernels(image_shape, ELLM_KERNELS)
+        self.convolutions, n_flat = strided_convolutions(image_shape, ELLM_CHANNELS, kernels)
+        self.linear = Linear(n_flat, n_features)
+
+    def of_pixels(self, images: Tensor) -> Tensor:
+        return self.linear(F.normalize(self.convolutions(images), dim=-1))
+
+
+class SmallImpalaCNN(ImageEncoder):
     """Two strided convolutions and a linear layer, each followed by a ReLU, for images (C, H, W).
 
     The encoder of the HELM paper (arXiv:2205.12258), a small relative of IMPALA's
@@ -157,7 +227,6 @@ class SmallImpalaCNN(Encoder):
         return F.embedding(different.row_of, features)
 
     def of_pixels(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [B, C, H, W], to features [B, n_features]."""
         images = images.contiguous(memory_format=torch.channels_last)
         return F.relu(self.linear(self.convolutions(images)))
 

@@ -20,8 +20,8 @@ from models.caching import to_float01
 from models.encoders import ImageTextEncoder
 from models.language.files import find_model
 from models.sentence_encoder import SentenceEncoder
-from models.tile_reader import Batches, fit, load_reader, save_reader
 from utils.files import DATA_FOLDER
+from utils.small_networks import Batches, fit, load_reader, save_reader
 
 NAME = "grid-clip"
 FILE = "grid-clip.pt"

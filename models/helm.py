@@ -36,7 +36,11 @@ from models.heads import build_heads
 from models.language import LanguageModel
 from models.language.kv_cache import KVCache
 from models.language.layers import Linear
-from models.language.load import describe_language_model, load_language_model
+from models.language.load import (
+    FLOATS,
+    describe_language_model,
+    load_language_model,
+)
 from models.observation_to_language import (
     ClipProjection,
     ColourHopfield,
@@ -70,12 +74,14 @@ from utils.errors import UserError, raise_all
 class LanguageMemoryAgent(ActorCriticAgent):
     """The HELM family: a language model as memory, beside a trained encoder."""
 
+    has_frozen_memory = True
+
     def __init__(
         self, config: LanguageMemorySettings, observation_space: Space, action_space: Space
     ) -> None:
         super().__init__()
         self.reader = configured_reader(config, observation_space, action_space)
-        language = self.language_class(config, self.reader)  # it draws before the encoder
+        language = self.build_frozen_memory(config, self.reader)  # it draws before the encoder
         beside = observed_by_encoder(config, self.reader)
         self.query_encoder = build_encoder(beside, config, language.width)
         self.readout = configured_readout(language)
@@ -84,8 +90,8 @@ class LanguageMemoryAgent(ActorCriticAgent):
         self.language = language
 
     @classmethod
-    def language_class(cls, config: Any, reader: ObservationPreprocessor) -> "LanguageMemory":
-        name, dtype = config.language_model, getattr(torch, config.frozen_dtype)
+    def build_frozen_memory(cls, config: Any, reader: ObservationPreprocessor) -> "LanguageMemory":
+        name, dtype = config.language_model, FLOATS[config.frozen_dtype]
         language_model = load_language_model(
             name, config.mem_len, config.n_layer, config.device, dtype
         )
@@ -96,6 +102,10 @@ class LanguageMemoryAgent(ActorCriticAgent):
         return LanguageMemory(
             to_language, language_model, cache_mb, *text, whitening, config.readout_steps
         )
+
+    @property
+    def frozen_memory(self) -> "LanguageMemory":
+        return self.language
 
     @staticmethod
     def to_language(
@@ -159,6 +169,10 @@ class Helm(LanguageMemoryAgent):
     recordable = True
     reads = (HelmSettings,)
 
+    @property
+    def frozen_memory(self) -> "LanguageMemory":
+        return self.language
+
     @staticmethod
     def to_language(
         config: HelmSettings, reader: ObservationPreprocessor, language_model: LanguageModel
@@ -193,6 +207,10 @@ class HelmV2(LanguageMemoryAgent):
     recordable = True
     reads = (HelmV2Settings,)
 
+    @property
+    def frozen_memory(self) -> "LanguageMemory":
+        return self.language
+
     @staticmethod
     def to_language(
         config: HelmV2Settings, reader: ObservationPreprocessor, language_model: LanguageModel
@@ -210,6 +228,10 @@ class Shelm(LanguageMemoryAgent):
 
     recordable = True
     reads = (ShelmSettings,)
+
+    @property
+    def frozen_memory(self) -> "LanguageMemory":
+        return self.language
 
     @staticmethod
     def to_language(
@@ -286,7 +308,7 @@ class LanguageMemory(nn.Module):
         self.text, self.n_tokens = text, to_language.n_tokens
         if text is not None:
             self.n_tokens += n_texts * text.n_tokens
-        positions = getattr(language_model, "n_positions", None) or language_model.mem_len
+        positions = language_model.n_positions or language_model.mem_len
         most = min(language_model.mem_len, positions)
         seen = f"{most} can be seen (mem_len, or the positions of {language_model.name})"
         if text is not None and self.n_tokens > most:

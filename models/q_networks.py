@@ -17,20 +17,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import (
+    Agent,
     Followed,
     Memory,
-    OffPolicyAgent,
-    QAgent,
+    PolicyAndCriticsAgent,
     RecentSteps,
-    SacAgent,
     SequenceBatch,
     Step,
     Stepped,
     Torso,
-    TwinQ,
+    ValuesAgent,
+    allowed,
+    sample_actions,
 )
-from models.caching import encoded_once, to_float01
-from models.encoders import SmallImpalaCNN, configured_reader, mlp
+from models.caching import to_float01
+from models.encoders import ImageEncoder, build_image_encoder, configured_reader, mlp
 from models.heads import SquashedGaussian, checked_actions
 from models.helm import LanguageMemory, configured_readout, observed_by_encoder
 from models.language.layers import Linear
@@ -46,30 +47,9 @@ from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 from models.settings import MemoryLengthSettings, OffPolicyNetworkSettings
 from utils.settings import networks_of
 
-TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
-CHANNELS = (16, 32)  # of the encoder of larger images
 CPU_HAS_BFLOAT16 = (
     torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 )
-
-
-class TileEmbedder(nn.Module):
-    """Two convolutions of 2 x 2 windows, 8 and 16 channels, and a linear layer, for (C, H, W)."""
-
-    def __init__(self, image_shape: tuple[int, ...], n_features: int) -> None:
-        super().__init__()
-        n_colours, height, width = image_shape
-        self.convolutions = nn.Sequential(
-            nn.Conv2d(n_colours, 8, 2), nn.ReLU(), nn.Conv2d(8, 16, 2), nn.ReLU(), nn.Flatten()
-        )
-        self.linear = Linear(16 * (height - 2) * (width - 2), n_features)
-
-    def of_pixels(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [B, C, H, W], to features [B, n_features]."""
-        return self.linear(self.convolutions(images))
-
-    def learn(self, observations: ObservationBatch) -> Tensor:
-        return encoded_once(observations, self.of_pixels)
 
 
 class InputEmbedder(nn.Module):
@@ -90,11 +70,9 @@ class InputEmbedder(nn.Module):
         super().__init__()
         width, shape = settings.observation_embedding, reader.image_shape
         self.n_actions, self.is_box = n_actions, bool(reader.action_shape)
-        self.images: TileEmbedder | SmallImpalaCNN | None = None
-        if shape is not None and min(shape[1:]) in TILES:
-            self.images = TileEmbedder(shape, width)
-        elif shape is not None:
-            self.images = SmallImpalaCNN(shape, width, CHANNELS)
+        self.images: ImageEncoder | None = None
+        if shape is not None:
+            self.images = build_image_encoder("Memory-RL", shape, width)
         self.vectors = Linear(reader.n_numbers, width) if reader.n_numbers else None
         self.normalizer = reader.normalizer or nn.Identity()
         self._frozen, self.text = frozen, None
@@ -262,6 +240,10 @@ class FrozenLMTorso(Torso):
         stored = self.readout.stored(states)
         return torch.cat((summary, self.embedder.step(percept)), dim=-1), stored
 
+    @property
+    def frozen_memory(self) -> LanguageMemory:
+        return self.language
+
     def remembered(self, features: Tensor) -> Tensor:
         return features[:, : self.readout.width]
 
@@ -282,11 +264,84 @@ class FrozenLMTorso(Torso):
         return self.language.fingerprints() | super().fingerprints()
 
 
-class ContinuousAgent(OffPolicyAgent):
+class QAgent(ValuesAgent):
+    """Takes the action of the highest value; DQN trains it and adds the exploration."""
+
+    recordable = True
+
+    def __init__(
+        self, reader: ObservationPreprocessor, body: Torso, n_actions: int, head: nn.Module
+    ) -> None:
+        super().__init__(reader, body, n_actions)
+        self.head = head
+
+    @torch.no_grad()
+    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
+        features, _ = self.body.step(percept, memory, advance=False)
+        values = {"action_values": self.head(features).cpu().numpy()}
+        return super().inspect(percept, memory) | values
+
+    @torch.no_grad()
+    def act(
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        features, context = self.body.step(percept, memory, advance)
+        best = allowed(self.head(features), percept.observations.action_masks).max(-1)
+        remembered = self.body.remembered(features)
+        return Step(best.indices, context, values=best.values, remembered=remembered)
+
+    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
+        features, inputs = self.body.read_episode(episode)
+        values = self.head(features)
+        return values.gather(-1, actions[: len(values), None]).squeeze(-1), inputs
+
+    def values(self, sequences: SequenceBatch) -> Tensor:
+        return allowed(self.head(self.body.unroll(sequences)), sequences.action_masks)
+
+
+class TwinQ(nn.Module):
+    """Two critics of the same features (Fujimoto et al. 2018, arXiv:1802.09477)."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both critics' values of every action.  [..., A] each"""
+        return self.first(features), self.second(features)
+
+
+class SacAgent(PolicyAndCriticsAgent):
+    """A policy and two critics of discrete actions, for SAC."""
+
+    recordable = True
+
+    def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
+        features, inputs = (self.critic_body or self.body).read_episode(episode)
+        values = torch.minimum(*self.critics(features))
+        return values.gather(-1, actions[: len(values), None]).squeeze(-1), inputs
+
+    @torch.no_grad()
+    def act(
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        features, context = self.body.step(percept, memory, advance)
+        masks = percept.observations.action_masks
+        log_probs = allowed(self.policy(features), masks).log_softmax(-1)
+        actions = log_probs.argmax(-1) if deterministic else sample_actions(log_probs.exp())
+        chosen = log_probs.gather(-1, actions[:, None]).squeeze(-1)
+        values = None
+        if self.critic_body is None:
+            both = torch.minimum(*self.critics(features))
+            values = (log_probs.exp() * both).sum(-1)
+        remembered = self.body.remembered(features)
+        return Step(actions, context, chosen, values, log_probs, remembered)
+
+
+class ContinuousAgent(PolicyAndCriticsAgent):
     """A policy of continuous actions, and two critics of features and actions.
 
     With `is_drawn` actions are those of a squashed Gaussian, else the policy's output through tanh.
-    Without `critic_body` the critics share the policy's body.
     """
 
     def __init__(
@@ -299,8 +354,7 @@ class ContinuousAgent(OffPolicyAgent):
         critic_body: Torso | None,
         is_drawn: bool,
     ) -> None:
-        super().__init__(reader, body, n_actions)
-        self.policy, self.critics, self.critic_body = policy, critics, critic_body
+        super().__init__(reader, body, n_actions, policy, critics, critic_body)
         self.draws_actions = is_drawn
 
     @torch.no_grad()
@@ -340,18 +394,18 @@ class ContinuousAgent(OffPolicyAgent):
 
 
 def build_from_replay(
-    config: Any, observation_space: Space, action_space: Space, kind: Any
+    config: Any, observation_space: Space, action_space: Space, kind: type[Agent]
 ) -> QAgent | SacAgent | ContinuousAgent:
     """Return an agent for DQN, SAC or TD3 with the memory of another one.
 
-    `kind` is the other's class, with a `memory_class` or a `language_class`. `config` has its
+    `kind` is the other's class, with a `memory_class` or a frozen memory. `config` has its
     settings, `OffPolicyNetworkSettings` and, where there is text, `SentenceSettings`.
     """
     reader = configured_reader(config, observation_space, action_space)
     n_actions = flatdim(action_space)
     embedded, language, sentences = reader, None, None
-    if hasattr(kind, "language_class"):
-        language = kind.language_class(config, reader)
+    if kind.has_frozen_memory:
+        language = kind.build_frozen_memory(config, reader)
         embedded = observed_by_encoder(config, reader)
     if embedded.n_texts:
         encoder = load_sentence_encoder(config.sentence_encoder)

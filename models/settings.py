@@ -5,6 +5,7 @@ setting without waiting for PyTorch. `grep -rn n_epochs --include=*.py` finds wh
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from utils.settings import Config, Part, setting
 
@@ -88,7 +89,18 @@ class LanguageModelSettings(MemoryLengthSettings, Config):
 
 
 @dataclass(frozen=True)
-class NetworkSettings(Part):
+class SequenceSettings(Part):
+    """Of agents that PPO trains by whole sequences."""
+
+    title, learners = "PPO", ("PPO",)
+
+    sequences_per_batch: int = setting(
+        "sequences per minibatch (agents with a trained memory)", low=1, high=2**24, default=16
+    )
+
+
+@dataclass(frozen=True)
+class NetworkSettings(SequenceSettings):
     title = "trained memory"
 
     memory_width: int = setting("width of the memory", low=1, high=16_384, default=256)
@@ -169,16 +181,41 @@ class EllmSettings(SentenceSettings, NormalizationSettings):
     )
 
 
-@dataclass(frozen=True)
-class EncoderSettings(SentenceSettings, NormalizationSettings):
-    title = "encoders"
-
-    observation_cache_mb: int = setting(
+def _image_cache() -> Any:
+    return setting(
         "megabytes for features and language of images seen before",
         low=0,
         high=1_000_000,
         default=256,
     )
+
+
+@dataclass(frozen=True)
+class LanguageCacheSettings(Part):
+    """Of frozen language models: what they read of an image never changes."""
+
+    title = "encoders"
+
+    observation_cache_mb: int = _image_cache()
+
+
+@dataclass(frozen=True)
+class PpoEncoderSettings(Part):
+    """Of agents that PPO trains: an encoder stays as it is while a rollout is collected."""
+
+    title, learners = "encoders", ("PPO",)
+
+    observation_cache_mb: int = _image_cache()
+    state_dependent_std: bool = setting(
+        "the deviation of continuous actions depends on the observations (PPO; SAC's always does)",
+        default=False,
+    )
+
+
+@dataclass(frozen=True)
+class EncoderSettings(SentenceSettings, NormalizationSettings, PpoEncoderSettings):
+    title = "encoders"
+
     last_action_input: bool = setting(
         "the last action is an input beside the observation (PPO; DQN, SAC and TD3 "
         "have action_embedding)",
@@ -188,14 +225,12 @@ class EncoderSettings(SentenceSettings, NormalizationSettings):
         "the environment's last reward is an input beside the observation, not scaled or clipped",
         default=False,
     )
-    state_dependent_std: bool = setting(
-        "the deviation of continuous actions depends on the observations (PPO; SAC's always does)",
-        default=False,
-    )
 
 
 @dataclass(frozen=True)
-class LanguageMemorySettings(LanguageModelSettings, TextSettings, EncoderSettings):
+class LanguageMemorySettings(
+    LanguageModelSettings, TextSettings, EncoderSettings, LanguageCacheSettings
+):
     whiten_memory: bool = setting(
         "whether the language model's hidden state is whitened for the heads, so that what is "
         "faint in it counts as much as what is strong",

@@ -126,9 +126,9 @@ class PromptEmbeddings:
             file.write(content.getbuffer())
 
     def agrees(self, other: "PromptEmbeddings") -> bool:
-        differing = {"embeddings", "versions"}
+        differing, theirs = {"embeddings", "versions"}, vars(other)
         return all(
-            np.array_equal(value, getattr(other, name))
+            np.array_equal(value, theirs[name])
             for name, value in vars(self).items()
             if name not in differing
         )

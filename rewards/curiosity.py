@@ -19,17 +19,17 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Transitions
 from models.caching import to_float01
-from models.encoders import SmallImpalaCNN, initialise_orthogonal
+from models.encoders import ImageEncoder, build_image_encoder, initialise_orthogonal
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 from rewards.settings import AptSettings, E3BSettings, IntrinsicSettings, NovelDSettings
+from utils.environments import State
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_like, load_moments, moments, with_moments
 from utils.settings import Part, networks_of
 
 TEXT = "text"  # the kind that has a weight of its own
-CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
 CLIP, EPSILON = 5.0, 1e-5  # of standardised features
 DEVIATION_EPSILON = 1e-8
 SMALLEST = torch.finfo(torch.float32).tiny  # divisor of distances
@@ -106,7 +106,7 @@ class Curiosity(ABC):
                 "curiosity_weight: it is 0, and so is task_reward_weight: no step has a reward. "
                 "Choose one above 0"
             )
-        if config.curiosity_features == "memory" and not hasattr(agent, "language_class"):
+        if config.curiosity_features == "memory" and not agent.has_frozen_memory:
             problems.append(
                 f"curiosity_features: memory is the frozen one of HELM, HELMv2 and SHELM, and "
                 f"model is {config.model}. Choose curiosity_features=agent or observation"
@@ -175,14 +175,14 @@ class Curiosity(ABC):
         self._ranks = ranks
         ranks.broadcast(self.networks.state_dict().values())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "networks": dict(self.networks.state_dict()),
             "optimizer": moments(self.optimizer),
             "statistics": self.statistics.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.networks.load_state_dict(state["networks"])
         load_moments(self.optimizer, state["optimizer"])
         self.statistics.load_state_dict(state["statistics"])
@@ -271,13 +271,13 @@ class NovelD(RandomNetworkDistillation):
             self.visited[env].add(reached[row])
         return rewards * torch.tensor(counts, device=rewards.device)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         if not self.config.noveld_first_visit:
             return super().state_dict()
         visited = {env: sorted(each) for env, each in self.visited.items()}
         return super().state_dict() | {"visited": visited}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         for env, each in state.get("visited", {}).items():
             self.visited[env] = set(each)
@@ -425,10 +425,10 @@ class E3B(Curiosity):
         errors = [net(before[kind], after[kind], actions) for kind, net in self.networks.items()]
         return {"loss": torch.stack(errors).sum(0).mean()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return super().state_dict() | {"inverses": dict(self.inverses)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         width, device = self.config.curiosity_width, self.parameters[0].device
         for kind, each in state["inverses"].items():
@@ -526,11 +526,11 @@ def action_errors(guessed: Tensor, actions: Tensor) -> Tensor:
 class Perceptron(nn.Module):
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
         super().__init__()
-        self.convolutions: SmallImpalaCNN | None = None
+        self.convolutions: ImageEncoder | None = None
         n_inputs = math.prod(shape)
         if len(shape) == 3:
             n_inputs = widths[0]
-            self.convolutions = SmallImpalaCNN(tuple(shape), n_inputs, CHANNELS)
+            self.convolutions = build_image_encoder("HELM", tuple(shape), n_inputs)
         self.layers = nn.ModuleList(
             initialise_orthogonal(nn.Linear(*sizes), math.sqrt(2))
             for sizes in pairwise((n_inputs, *widths))
@@ -552,7 +552,7 @@ class FeatureReader:
         """Return the features of B observations with their `Step.context` [B, ...]."""
         if self.config.curiosity_features == "memory":
             # The hidden state: frozen, so that it never becomes stale.
-            return {"memory": context[:, : self.agent.language.width]}
+            return {"memory": context[:, : self.agent.frozen_memory.width]}
         is_agents = self.config.curiosity_features == "agent"
         kinds = self.agent.curiosity_features(observations) if is_agents else None
         if kinds is None:  # some agents have no encoder of their own

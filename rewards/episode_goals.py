@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from models.caching import one_thread
 from models.sentence_encoder import load_sentence_encoder
 from rewards.settings import EFFECT, MANY_TREES, SAME_TEXT, SUBGOALS, SURVIVAL, TASK, TASKS
 from rewards.suggesters.rules import EFFECTIVE, TextState, possible_goals
+from utils.environments import State
 from utils.household import PICK_UP, PLACE, Goal
 
 PAID_FOR_SURVIVING = 0.05  # for each step
@@ -98,11 +99,11 @@ class Episode(ABC):
         """Take in a step and return its payment."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return all of it."""
 
     @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Load a saved state."""
 
 
@@ -145,10 +146,10 @@ class Task(Episode):
         is_paid = is_last or self.kind == SUBGOALS
         return GoalReward(goal, 1.0, is_last) if is_paid else NOTHING
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"place": self.place, "done": dict(self._done)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if not 0 <= state["place"] < len(self._subgoals):
             raise ValueError(f"the task '{self.name}' has no subgoal {state['place']}")
         self.place = state["place"]
@@ -339,7 +340,7 @@ class SuggestedGoals(Episode):
                     payment.quality.count(REWARDED, [self.goals[goal]])
         return reached
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "achieved": sorted(self.achieved),
             "done": sorted(self.done),
@@ -347,7 +348,7 @@ class SuggestedGoals(Episode):
             "goals": dict(self.goals),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.achieved, self.done = set(state["achieved"]), set(state["done"])
         self.actions = deque(state["actions"], LAST_ACTIONS)
         self.goals = dict(state["goals"])
@@ -392,14 +393,14 @@ class Tidying(Episode):
             return NOTHING
         return GoalReward(deed.phrase, AS_SUGGESTED)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "goals": list(self.goals),
             "picked_up": sorted(self.picked_up),
             "achieved": list(self.achieved),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.goals = tuple(state["goals"])
         self.picked_up, self.achieved = set(state["picked_up"]), list(state["achieved"])
 

@@ -10,11 +10,11 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from string import printable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Dict, Space, Text
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rewards.episode_goals import (
@@ -32,10 +32,11 @@ from rewards.episode_goals import (
 )
 from rewards.settings import REWARD_LAST, TASK, GoalSettings
 from rewards.suggesters import SUGGESTERS, rules
+from utils.environments import Environments, Info, State, Wrapped
 from utils.errors import UserError, raise_any
 from utils.files import object_array
 from utils.household import SUITABLE
-from utils.settings import Config
+from utils.settings import Config, needless
 
 log = logging.getLogger(__name__)
 
@@ -47,30 +48,21 @@ SITUATION = ("scene", "inventory", "status", "items")  # of info, before an acti
 AFTERWARDS = ("last_scene", "last_inventory", "last_status", "items_after")
 DESCRIBED = "CrafterText-v0"
 
-AnyEnv = TypeVar("AnyEnv", bound=VectorEnv)
-
 
 DEFAULTS = {field.name: field.metadata["default"] for field in dataclasses.fields(GoalSettings)}
 # Settings that an evaluation may change: the agent stays as it is.
 OF_EVALUATION = set(DEFAULTS) - {"goal_conditioned"}
 # Settings without effect unless another one is given.
 NEEDS = {
-    "goal_threshold": "suggester",
-    "goal_encoder": "suggester",
-    "novelty_filter": "suggester",
-    "require_success": "suggester",
-    "single_task_goals": "single_task",
+    field.name: field.metadata["needs"]
+    for field in dataclasses.fields(GoalSettings)
+    if field.metadata["needs"]
 }
 
 
 def validate_config(config: GoalSettings) -> list[str]:
     task = config.single_task
-    lines = [
-        f"{name}: it is read with {needed} alone, and {needed} is null. Add {needed}=..., or leave "
-        f"{name} out"
-        for name, needed in NEEDS.items()
-        if getattr(config, needed) is None and getattr(config, name) != DEFAULTS[name]
-    ]
+    lines = []
     if config.suggester is not None and task is not None:
         lines.append(
             f"single_task: '{task}' excludes other goals, and suggester={config.suggester} gives "
@@ -99,7 +91,7 @@ def as_played(config: Config, given: Collection[str]) -> Config:
     Raises:
         UserError: a line for every pair of settings that cannot both hold.
     """
-    values = {name: getattr(config, name) for name in DEFAULTS}
+    values = {name: vars(config)[name] for name in DEFAULTS}
     for name, rival in (("single_task", "suggester"), ("suggester", "single_task")):
         if name in given and rival not in given and values[name] is not None:
             values[rival] = None
@@ -115,11 +107,11 @@ def as_played(config: Config, given: Collection[str]) -> Config:
         if values[needed] is None and name not in given:
             values[name] = DEFAULTS[name]
     config = config.replace(**values)
-    raise_any(validate_config(config.part(GoalSettings)))
+    raise_any([*needless(config, DEFAULTS), *validate_config(config.part(GoalSettings))])
     return config
 
 
-def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
+def with_goals(env: Environments, config: Config) -> Environments:
     """Return environments that pay for the goals of the settings, or unchanged without goals.
 
     Raises:
@@ -159,7 +151,7 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
     return GoalRewards(env, episodes, suggester, shows_goals, payment)
 
 
-class GoalRewards(VectorWrapper):
+class GoalRewards(Wrapped):
     """Pays for goals in place of the environment's rewards, and shows them to the agent.
 
     `info` has more: "suggestions" [N] tuples, the goals for the next action; in `step` also
@@ -176,7 +168,7 @@ class GoalRewards(VectorWrapper):
 
     def __init__(
         self,
-        env: VectorEnv,
+        env: Environments,
         episodes: Sequence[Episode],
         suggester: rules.Suggester,
         shows_goals: bool = False,
@@ -185,7 +177,7 @@ class GoalRewards(VectorWrapper):
         super().__init__(env)
         self.episodes, self.suggester, self.payment = episodes, suggester, payment
         self.shows_goals, self._tells_success = shows_goals, episodes[0].has_success
-        self.has_success = self._tells_success or getattr(env, "has_success", False)
+        self.has_success = self._tells_success or self.has_success
         self._returns = np.zeros(env.num_envs)
         self._completed = np.zeros(env.num_envs, dtype=bool)
         self._recent: deque[float] = deque(maxlen=EPISODES_AVERAGED)
@@ -225,17 +217,15 @@ class GoalRewards(VectorWrapper):
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the goal encoder's weights, and the environment's own."""
-        own: dict[str, str] = getattr(self.env, "fingerprints", dict)()
-        return own | self._compared_by()
+        return super().fingerprints() | self._compared_by()
 
     def metrics(self) -> dict[str, float]:
-        own: dict[str, float] = getattr(self.env, "metrics", dict)()
         mean = float(np.mean(self._recent)) if self._recent else math.nan
         graded = self._quality.metrics() if self._quality else {}
-        return own | {"goals/return_mean": mean} | graded | self.suggester.metrics()
+        return super().metrics() | {"goals/return_mean": mean} | graded | self.suggester.metrics()
 
-    def state_dict(self) -> dict[str, Any]:
-        return cast(Any, self.env).state_dict() | {
+    def state_dict(self) -> State:
+        return super().state_dict() | {
             "goals": [episode.state_dict() for episode in self.episodes],
             "suggester": self.suggester.state_dict(),
             "compared_by": self._compared_by(),
@@ -245,13 +235,13 @@ class GoalRewards(VectorWrapper):
             "recent_goal_returns": list(self._recent),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         """Continue the saved episodes; False if the environment cannot, and new ones are to begin.
 
         Raises:
             ValueError: goals were compared by another encoder.
         """
-        is_same = cast(Any, self.env).load_state_dict(state)
+        is_same = super().load_state_dict(state)
         if state["compared_by"] != self._compared_by():
             raise ValueError("goal_encoder: it has other weights than when the run was saved")
         # Counts of the run, the suggester's budget among them, outlive the running episodes.
@@ -279,7 +269,7 @@ class GoalRewards(VectorWrapper):
             self.episodes[row].begin()
             self._returns[row], self._completed[row] = 0.0, False
 
-    def _end(self, ended: np.ndarray, info: dict[str, Any]) -> None:
+    def _end(self, ended: np.ndarray, info: Info) -> None:
         rows = np.flatnonzero(ended).tolist()
         if self.shows_goals:
             # Goals of the final observation, for the value estimate of a cut episode.
@@ -295,7 +285,7 @@ class GoalRewards(VectorWrapper):
         self._recent.extend(self._returns[rows].tolist())
         self._begin(rows)
 
-    def _shown(self, observations: Any, info: dict[str, Any]) -> Any:
+    def _shown(self, observations: Any, info: Info) -> Any:
         told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
         # All environments at once: a language model reads their new scenes together.
         suggested = self.suggester.suggest(told)
@@ -349,12 +339,12 @@ def _joined(observations: Any, goals: Any) -> dict[str, Any]:
     return {**parts, GOAL: goals}
 
 
-def _situation(info: dict[str, Any], row: int, names: Sequence[str] = SITUATION) -> rules.TextState:
+def _situation(info: Info, row: int, names: Sequence[str] = SITUATION) -> rules.TextState:
     scene, inventory, status, items = (info[name][row] for name in names)
     return rules.TextState(str(scene), str(inventory), str(status), items)
 
 
-def _deed(info: dict[str, Any], row: int) -> StepOutcome:
+def _deed(info: Info, row: int) -> StepOutcome:
     return StepOutcome(
         str(info["phrase"][row]),
         bool(info["action_success"][row]),

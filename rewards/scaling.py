@@ -1,13 +1,13 @@
 """The scaling of rewards, which is independent of an environment's own."""
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rewards.settings import REWARD_CLIP
+from utils.environments import State
 from utils.running_statistics import RunningMeanVariance
 
 EPSILON = 1e-8
@@ -42,10 +42,10 @@ class RewardScaling:
     def begin(self) -> None:
         self._returns[:] = 0.0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         returns = torch.from_numpy(self._returns.copy())
         return {"statistics": self.statistics.state_dict(), "discounted": returns}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.statistics.load_state_dict(state["statistics"])
         self._returns[:] = state["discounted"].numpy()

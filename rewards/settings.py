@@ -197,6 +197,7 @@ class GoalSettings(Part):
         "the last one paid",
         choices=KINDS,
         default=TASK,
+        needs="single_task",
     )
     goal_conditioned: bool = setting("show the agent its goals, as a sentence", default=False)
     goal_threshold: float = setting(
@@ -204,19 +205,24 @@ class GoalSettings(Part):
         low=0,
         high=0.9999,
         default=0.99,
+        needs="suggester",
     )
     goal_encoder: str = setting(
         "frozen BERT that compares actions with goals: all-MiniLM-L6-v2, hub name, folder; "
         f"{SAME_TEXT}: letter by letter",
         default=DEFAULT_ENCODER,
         safe=(DEFAULT_ENCODER, SAME_TEXT),
+        needs="suggester",
     )
-    novelty_filter: bool = setting("a goal is suggested and paid once an episode", default=True)
+    novelty_filter: bool = setting(
+        "a goal is suggested and paid once an episode", default=True, needs="suggester"
+    )
     require_success: bool | str | None = setting(
         f"an action must succeed to reach a goal; {EFFECT}: it must really change the world, too; "
         "null: true, except with suggester=novelty",
         choices=(EFFECT,),
         default=None,
+        needs="suggester",
     )
 
 

@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session", autouse=True)
 def own_data_folder(tmp_path_factory):
     """Keep the user's data and cache folders among those of the tests."""
-    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("data"))
     caches = tmp_path_factory.mktemp("cache")
     os.environ["XDG_CACHE_HOME"] = str(caches)
     (caches / "helm").mkdir()
@@ -96,7 +96,7 @@ def in_empty_folder(tmp_path, monkeypatch):
 @pytest.fixture
 def somebody_else(monkeypatch, tmp_path):
     """Return a function after which everything here was begun by another user."""
-    return lambda: monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of_somebody_else"))
+    return lambda: monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of_somebody_else"))
 
 
 @pytest.fixture
@@ -135,6 +135,8 @@ def hub(monkeypatch, tmp_path):
 def opengl():
     """Skip where MiniWorld cannot be drawn."""
     try:
-        miniworld.make(SimpleNamespace(env="MiniWorld-Sign-v0", n_envs=1), seed=0).close()
+        miniworld.MiniWorld().make(
+            SimpleNamespace(env="MiniWorld-Sign-v0", n_envs=1), seed=0
+        ).close()
     except (UserError, ModuleNotFoundError) as error:
         pytest.skip(f"MiniWorld cannot be played here: {error}")

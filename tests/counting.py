@@ -2,10 +2,12 @@
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
+
+from utils.environments import Environments
 
 
-class CountingEnv(VectorEnv):
+class CountingEnv(Environments):
     """N environments that show the number of steps since the episode began.
 
     The reward of a step is the count after it; environment n ends after lengths[n] steps, of itself

@@ -7,6 +7,7 @@ import numpy as np
 
 from envs.vector import NumpyVectorEnv
 from rewards.suggesters.rules import Novelty
+from utils.environments import Suite
 from utils.settings import Part, setting
 
 ACTION_NAMES = (
@@ -19,13 +20,13 @@ LENGTH = 7
 ITEMS = ("wood", "stone", "wood_pickaxe")
 
 
-def names():
-    return [NAME, "Silent-v0"]
+class Described(Suite):
+    def names(self):
+        return [NAME, "Silent-v0"]
 
-
-def make(config, seed):
-    kind = DescribedVectorEnv if config.env == NAME else SilentVectorEnv
-    return kind(config.n_envs, seed)
+    def make(self, config, seed):
+        kind = DescribedVectorEnv if config.env == NAME else SilentVectorEnv
+        return kind(config.n_envs, seed)
 
 
 class SilentVectorEnv(NumpyVectorEnv):

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 from huggingface_hub import errors
@@ -43,8 +42,6 @@ class FakeHub:
 
     def install(self, monkeypatch):
         """Stand where the library's own functions are."""
-        session = SimpleNamespace(head=lambda *_, **__: self._connect())
-        monkeypatch.setattr("huggingface_hub.get_session", lambda: session)
         monkeypatch.setattr("huggingface_hub.HfApi", lambda: self)
         monkeypatch.setattr("huggingface_hub.snapshot_download", self.snapshot_download)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -54,16 +51,13 @@ class FakeHub:
         repository = self.repositories[name]
         return repository.commits[repository.branches[branch]]
 
-    def snapshot_download(
-        self, name, revision, allow_patterns, local_files_only=False, force_download=False
-    ):
+    def snapshot_download(self, name, revision, allow_patterns, force_download):
         """Return the folder of a commit, its files behind links as the library keeps them."""
-        if local_files_only:
+        if not self.is_reachable:
             last = sorted(self.cache.glob(f"{name}/*"), key=os.path.getmtime)
             if not last:
                 raise errors.LocalEntryNotFoundError("nothing")
             return str(last[-1])
-        self._connect()
         repository = self.repositories.get(name)
         if repository is None or (repository.private and not self._is_known()):
             raise errors.RepositoryNotFoundError("404", response=_response(404))
@@ -84,6 +78,7 @@ class FakeHub:
 
     def whoami(self):
         """Refuse users that are not logged in."""
+        self._connect()
         if "HF_TOKEN" not in os.environ:
             raise errors.LocalTokenNotFoundError("no token")
         if not self._is_known():
@@ -103,10 +98,10 @@ class FakeHub:
         branches = self.repositories[name].branches
         branches.setdefault(branch, branches["main"])
 
-    def create_commit(self, name, additions, commit_message, revision):
+    def upload_folder(self, *, repo_id, folder_path, commit_message, revision):
         """Take files in."""
-        files = {each.path_in_repo: Path(each.path_or_fileobj).read_bytes() for each in additions}
-        self.repositories[name].commit(revision or "main", files)
+        files = {path.name: path.read_bytes() for path in folder_path.iterdir()}
+        self.repositories[repo_id].commit(revision or "main", files)
 
     def _connect(self):
         if not self.is_reachable:

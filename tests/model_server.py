@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(turns.next())
 
     def stall(self):
-        time.sleep(0.4)
+        time.sleep(0.8)
 
     def die(self):
         self.connection.close()

@@ -253,7 +253,7 @@ def replay_rows(folder: Path, saved: dict[str, Any] | None) -> dict[str, Any] | 
     Files of frames are the same ones whatever happens: their checksums stand for their content.
     """
     if saved is None or "logs" in saved:
-        return saved
+        return saved and {name: each for name, each in saved.items() if name != "before"}
     parts = [load_saved(folder / "replay" / name) for name in saved["files"]]
     rows = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     kept = {name: row[-saved["capacity"] :] for name, row in rows.items()}

@@ -5,6 +5,7 @@ import torch
 
 from envs import make_vector_env
 from models import build_agent
+from models.baselines import LstmAgent
 from models.caching import to_float01
 from models.helm import attention_by_step
 from models.observations import ObservationBatch
@@ -99,8 +100,8 @@ def test_an_update_changes_what_is_trained_and_nothing_else(name):
     learner, _ = collect(name, LENGTHS)
     agent = learner.agent
     tensors = {**dict(agent.named_parameters()), **dict(agent.named_buffers())}
-    if hasattr(agent, "language"):
-        language_model = agent.language.language_model
+    if agent.frozen_memory is not None:
+        language_model = agent.frozen_memory.language_model
         assert not any(p.requires_grad for p in language_model.parameters())
         tensors |= dict(language_model.named_parameters()) | dict(language_model.named_buffers())
     before = {key: tensor.detach().clone() for key, tensor in tensors.items()}
@@ -134,7 +135,7 @@ def test_the_value_at_a_time_limit_alone_is_added_to_the_reward_that_led_there(e
 def test_retrieval_channels_says_whether_helms_memory_sees_colours(retrieval_channels, are_seen):
     config, agent = build("HELM", retrieval_channels=retrieval_channels)
     images = 255 * torch.eye(3, dtype=torch.uint8)[:, :, None, None].expand(3, 3, 9, 9)
-    tokens = agent.language.tokens(percept(images, torch.ones(3, dtype=torch.bool)))
+    tokens = agent.frozen_memory.tokens(percept(images, torch.ones(3, dtype=torch.bool)))
     apart = (tokens[1:] - tokens[0]).abs().flatten(1).amax(1)
     assert ((apart > 1e-3) == are_seen).all()
     if are_seen:
@@ -146,7 +147,7 @@ def test_retrieval_channels_says_whether_helms_memory_sees_colours(retrieval_cha
 def test_attention_goes_to_steps_of_the_running_episode(name):
     _, agent = build(name, mem_len=8)
     memory = agent.initial_memory(2)
-    n_head, _ = agent.language.language_model.heads
+    n_head, _ = agent.frozen_memory.language_model.heads
     for t in range(6):
         is_first = torch.tensor([t == 0, t in (0, 4)])
         images = random_images(2)
@@ -154,7 +155,7 @@ def test_attention_goes_to_steps_of_the_running_episode(name):
         agent.act(percept(images, is_first), memory)
     n_tokens = 2 if name == "SHELM" else 1
     n_steps = (8 + n_tokens) // n_tokens
-    assert attention.shape == (2, agent.language.language_model.n_layer, n_head, n_steps)
+    assert attention.shape == (2, agent.frozen_memory.language_model.n_layer, n_head, n_steps)
     assert attention.sum(-1) == pytest.approx(1, abs=2e-3)
 
 
@@ -167,11 +168,11 @@ def test_attention_to_the_tokens_of_a_step_is_added_up():
 
 def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
     _, agent = build("HELM")
-    images, language_model = random_images(3), agent.language.language_model
+    images, language_model = random_images(3), agent.frozen_memory.language_model
     seen = percept(images, torch.ones(3, dtype=torch.bool)), agent.initial_memory(3)
     told = agent.inspect(*seen)
-    agent.language.to_language.beta = 1e6
-    tokens = agent.language.to_language(to_float01(images))
+    agent.frozen_memory.to_language.beta = 1e6
+    tokens = agent.frozen_memory.to_language(to_float01(images))
     ids = torch.tensor([language_model.vocabulary.index(word) for (word,) in told["words"]])
     torch.testing.assert_close(tokens[:, 0], language_model.embed(ids), atol=1e-4, rtol=0)
     sharp = agent.inspect(*seen)["entropy"]
@@ -200,3 +201,17 @@ def test_masks_and_last_steps_are_learned_from_as_they_were_acted_on(name):
         changed = batch._replace(observations=ObservationBatch(other, batch.observations.rows))
         assert not torch.allclose(agent.evaluate(changed).values, result.values)
         collector.learner.update(progress=0.0)
+
+
+class Polyglot(LstmAgent):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.language = torch.nn.Embedding(3, 2)  # a part of its own by this name
+
+
+def test_what_an_agent_of_the_users_calls_language_is_no_frozen_memory():
+    config = agents.small_config(model="LSTM")
+    agent = Polyglot(config, *spaces())
+    seen, memory = percept(random_images(2), torch.ones(2).bool()), agent.initial_memory(2)
+    assert agent.frozen_memory is None
+    assert (agent.metrics(), agent.explain(seen), agent.inspect(seen, memory)) == ({}, {}, {})

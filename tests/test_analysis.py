@@ -155,9 +155,9 @@ def test_attention_goes_to_remembered_steps_and_hidden_states_are_the_same(langu
 def test_tokens_are_those_the_agent_reads_and_its_cache_is_not_asked(model):
     agent = build_agent(small_config(model=model, **tiny_settings(model)), *spaces()).eval()
     images = random_images(20)
-    tokens = memory.episode_tokens(agent.language, Observations(images))
-    assert agent.language.cache.n_seen == 0
-    expected = agent.language.to_language.tokens(agent.language.cache(images))
+    tokens = memory.episode_tokens(agent.frozen_memory, Observations(images))
+    assert agent.frozen_memory.cache.n_seen == 0
+    expected = agent.frozen_memory.to_language.tokens(agent.frozen_memory.cache(images))
     torch.testing.assert_close(tokens, expected)
 
 

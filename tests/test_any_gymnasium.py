@@ -282,12 +282,12 @@ def test_what_cannot_be_drawn_says_why():
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("CartPole-v1", envs.ANY),
-        ("my_envs:MiniGrid-v0", envs.ANY),
-        ("miner:X-v0", envs.ANY),
+        ("CartPole-v1", envs.TITLE),
+        ("my_envs:MiniGrid-v0", envs.OWN_GRIDS),
+        ("miner:X-v0", envs.TITLE),
         ("maze", "maze"),
         ("mazes", "maze"),
-        ("mazeworld-v0", envs.ANY),  # it is registered
+        ("mazeworld-v0", envs.TITLE),  # it is registered
         ("minigrid-x", "MiniGrid-"),
         ("popgym-RepeatFirstEasy-v0", "popgym-"),
         ("Nothing", None),

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "helm": {"main", "analysis", "trainers", "models", "envs", "utils"},
     "main": {"analysis", "trainers", "models", "envs", "utils"},
     "eval": {"analysis", "trainers", "utils"},
-    "prepare_captions": {"models", "envs", "utils"},
+    "prepare_captions": {"envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
     "plot": {"analysis", "utils"},
     "publish": {"eval", "analysis", "trainers", "rewards", "utils"},
@@ -83,6 +83,16 @@ def test_simulators_and_agents_are_imported_where_they_may_be(path):
             "models.observations",
             "models.settings",
         }
+
+
+@pytest.mark.parametrize("path", [path for _, path in sources()], ids=str)
+def test_trained_encoders_of_images_are_made_in_one_place(path):
+    """A choice among them would else reach some learners, and train the old one in others."""
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    names = {ast.unparse(call.func).rpartition(".")[2] for call in calls}
+    of_their_own = ("models/encoders.py", "models/grid_clip.py", "envs/crafter/tile_reader.py")
+    if not str(path).endswith(of_their_own):  # those of the last two are trained beforehand
+        assert not names & {"Conv2d", "SmallImpalaCNN", "TileEmbedder", "FrameBranch"}
 
 
 def modules():

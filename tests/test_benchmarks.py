@@ -2,14 +2,13 @@
 
 import json
 import math
-import re
 from functools import partial
 
 import pytest
 import torch
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import frame_replay, gpu, training
+from benchmarks import gpu, training
 from benchmarks.measuring import Pair, compare, in_own_process, measure
 
 pytestmark = pytest.mark.slow
@@ -27,7 +26,7 @@ def counted(*values):
             yield partial(torch.full, (2,), float(value))
 
 
-@pytest.mark.parametrize("name", ["minilm", "bfloat16", "hopfield", "cache", "update"])
+@pytest.mark.parametrize("name", ["minilm", "bfloat16", "update"])
 def test_ours_does_what_the_plain_version_does(name):
     figures = [compare(pair, threads=1, quick=True) for pair in benchmarks.pairs(name, quick=True)]
     compared = [row["difference"] for row in figures]
@@ -48,21 +47,20 @@ def test_results_of_the_same_work_are_compared():
 
 def test_the_program_prints_its_tables_and_writes_them(tmp_path, capsys):
     path = tmp_path / "figures.json"
-    options = ["--quick", "--threads", "1", "--only", "hopfield", "n-step", "--json", str(path)]
+    options = ["--quick", "--threads", "1", "--only", "n-step", "--json", str(path)]
     assert benchmarks.main(options) == 0
     figures = json.loads(path.read_text())
-    names = ["FrozenHopfield, 16 tokens", "EllmDQN-ELLM, batch 4"]  # one beside nothing
-    assert [row["name"] for row in figures["parts"]] == names
-    assert figures["parts"][1]["ratio"] is None
+    (row,) = figures["parts"]
+    assert (row["name"], row["ratio"]) == ("EllmDQN-ELLM, batch 4", None)  # beside nothing
     printed = capsys.readouterr().out
     assert str(figures["machine"]["torch"]) in printed
-    assert "FrozenHopfield, 16 tokens" in printed
+    assert "EllmDQN-ELLM, batch 4" in printed
 
 
 @pytest.mark.parametrize(
     ("program", "options", "told"),
     [
-        (benchmarks, ["--only", "hopfeld"], "Did you mean 'hopfield'?"),
+        (benchmarks, ["--only", "minilmm"], "Did you mean 'minilm'?"),
         (gpu, ["--rehearse", "--output", "/dev/null/page.md"], "is not a folder"),
         (gpu, ["--output", "page.md"], "finds no GPU"),
     ],
@@ -100,14 +98,3 @@ def test_a_rival_trains_on_the_same_environments(name, in_this_process):
     env = "popgym-AutoencodeEasy-v0" if name == "PPO" else "RandomMaze-v0"
     run = training.measured(name, [f"env={env}", *SHORT], 16)
     assert run.rate > 0
-
-
-def test_a_replay_of_frames_is_filled_and_drawn_from(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(frame_replay, "N_BATCHES", 2)
-    assert frame_replay.main(["--rows", "6500", "--folder", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    rows = dict(re.split(r"  +", line) for line in printed.splitlines()[1:] if line)
-    n_bytes = 84 * 84 + 8 + 1 + 4 + 1  # of a row: a frame, a sentence, an action, reward, goes on
-    assert rows["rows"] == "6,432"  # two rounds of 16 episodes of 201 rows
-    assert rows["on the disk"] == f"{6432 * n_bytes / 1e9:.2f} GB"
-    assert not list(tmp_path.iterdir())

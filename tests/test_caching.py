@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from models import caching
 from models.caching import DistinctImages, ObservationCache, image_hashes, to_float01
-from models.encoders import SmallImpalaCNN
+from models.encoders import SmallImpalaCNN, TileEmbedder
 from models.language.layers import DenseEmbeddings
 from models.observation_to_language import FrozenHopfield, random_projection
 from models.observations import ObservationBatch, Observations
-from models.q_networks import TileEmbedder
 from tests.agents import random_images
 
 

@@ -78,7 +78,7 @@ def test_curious_experiments_differ_in_nothing_but_their_curiosity():
         assert {k for k in each if each[k] != plain[k]} == {"curiosity", "curiosity_features"} | own
 
 
-TRAINED = {name for name in MODELS.places if hasattr(agent_class(name), "memory_class")}
+TRAINED = {name for name in MODELS.places if agent_class(name).memory_class is not None}
 
 
 @pytest.mark.parametrize(

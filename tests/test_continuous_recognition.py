@@ -10,7 +10,7 @@ from utils.errors import UserError
 
 def make(n_envs, seed=0, recognition_stimuli=None):
     config = small_config(env=NAME, n_envs=n_envs, recognition_stimuli=recognition_stimuli)
-    return continuous_recognition.make(config, seed)
+    return continuous_recognition.ContinuousRecognition().make(config, seed)
 
 
 def write_pictures(folder, n_pictures):

@@ -29,8 +29,8 @@ CRAFTER, TEXT = "Crafter-v1", "CrafterText-v0"
 
 
 def make(seed=0, env=TEXT, n_envs=2, **changes):
-    module = crafter if env == CRAFTER else CrafterText
-    return module.make(small_config(env=env, n_envs=n_envs, **changes), seed)
+    suite = crafter.Crafter() if env == CRAFTER else CrafterText()
+    return suite.make(small_config(env=env, n_envs=n_envs, **changes), seed)
 
 
 def arrays_of(name):

@@ -9,13 +9,19 @@ import torch
 
 import main as main_program
 import prepare_captions
-from envs.crafter import CrafterText, sentences
+from envs.crafter import CrafterText, sentences, tile_reader
 from envs.crafter.captions import Accuracy, TiledFrameBatches, accuracy, tiles_of
 from envs.crafter.render import SLEEPER
 from envs.crafter.sentences import CENTRE, FIRST_LOOK, KINDS, N_KINDS, facts_of_tiles
 from envs.crafter.sentences import said as said_of
+from envs.crafter.tile_reader import (
+    FILE,
+    TileNetwork,
+    TileReader,
+    load_tile_reader,
+    train_tile_reader,
+)
 from envs.crafter.world import NAMES
-from models.tile_reader import FILE, TileNetwork, TileReader, load_tile_reader, train_tile_reader
 from tests.agents import small_config
 from tests.bad_inputs.harness import in_one_line, refused
 from tests.runs import CNN, PPO, folder_of, resume, signal_at, words_of
@@ -36,7 +42,7 @@ def random_reader(seed=0):
 
 def make(n_envs=3, seed=0, **changes):
     changes = {"crafter_actions": "good", "crafter_captions": "learned"} | changes
-    return CrafterText.make(small_config(env=TEXT, n_envs=n_envs, **changes), seed)
+    return CrafterText().make(small_config(env=TEXT, n_envs=n_envs, **changes), seed)
 
 
 @pytest.fixture(scope="module")
@@ -157,11 +163,11 @@ class Noting:
 
 
 @pytest.mark.parametrize("image", ["gray", "colour"])
-def test_what_is_said_is_what_is_read_from_each_picture(image):
+def test_what_is_said_is_what_is_read_from_each_picture(image, monkeypatch):
+    reader = Noting(random_reader())
+    monkeypatch.setattr(tile_reader, "load_tile_reader", lambda: reader)
     env = make(crafter_image=image, crafter_length=4)
     twin = make(crafter_image="colour", crafter_length=4, crafter_captions="world")
-    reader = Noting(random_reader())
-    env.tile_reader = reader
     (shown, info), (picture, truth) = env.reset(), twin.reset()
     for _ in range(9):
         said = said_of(facts_of_tiles(reader.reader(picture["image"])))

@@ -5,6 +5,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Text
 
+from models.caching import to_float01
 from models.ellm import Ellm
 from models.observations import AgentInput, Observations, SentenceTable, SentenceVectors
 from tests import golden_data
@@ -88,7 +89,7 @@ def assert_near(ours, theirs, **bounds):
 def test_branches_features_and_values_are_the_originals(arrays):
     agent = agent_of(arrays)
     seen = Observations(arrays["image"][0], text=told(agent, arrays["text"][0]))
-    assert_near(agent.image(seen.images), arrays["image_features"][0])
+    assert_near(agent.image.of_pixels(to_float01(seen.images)), arrays["image_features"][0])
     assert_near(agent.text(seen.text), arrays["text_features"][0])
     assert_near(agent.features(seen), arrays["features"][0])
     assert_near(agent.head(agent.features(seen)), arrays["q"][0])

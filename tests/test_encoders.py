@@ -14,7 +14,7 @@ from models.encoders import SmallImpalaCNN, build_encoder
 from models.heads import ActorCritic
 from models.language.layers import Linear
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
-from models.settings import DEFAULT_ENCODER
+from models.settings import EncoderSettings
 from tests import golden_data
 from tests.agents import random_images, small_config
 from tests.bad_inputs.harness import in_one_line
@@ -22,7 +22,7 @@ from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
 IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
-SETTINGS = encoders.EncoderSettings(False, DEFAULT_ENCODER, 0, False, False, False)
+SETTINGS = EncoderSettings(observation_cache_mb=0)
 
 
 def cnn(cache_mb=1):

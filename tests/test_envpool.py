@@ -11,7 +11,7 @@ from tests.agents import small_config
 pytest.importorskip("envpool", reason="EnvPool's environments are tested")
 
 TASKS = [name for name in pool_tasks() if name.startswith("MiniGrid-")]
-TASKS += [key for key in SUITES if SUITES[key].place == "envs.envpool_vector"]
+TASKS += [key for key in SUITES if SUITES[key] == "envs.envpool_vector:Procgen"]
 KEY_CORRIDOR, DOOR = "MiniGrid-KeyCorridorS3R1-v0", "MiniGrid-GoToDoor-5x5-v0"
 
 

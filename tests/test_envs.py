@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 import envs
-from envs import SUITES, Suite, action_names, check_env_name, make_vector_env, minigrid
+from envs import SUITES, action_names, check_env_name, make_vector_env, minigrid
 from envs.envpool_vector import pool_tasks
 from envs.vector import EpisodeStatistics
 from tests.agents import small_config
@@ -203,26 +203,23 @@ def test_rewards_are_scaled_where_the_published_experiments_scale_them():
 )
 def test_a_name_without_a_suite_or_its_package_is_a_users_error(name, suites, reason, monkeypatch):
     for begin, place in suites.items():
-        monkeypatch.setitem(envs.SUITES, begin, Suite(place))
+        monkeypatch.setitem(envs.SUITES, begin, place)
     check_env_name(DYNAMIC_OBSTACLES)
     with pytest.raises(UserError, match=reason):
         check_env_name(name)
 
 
 def test_a_simulator_that_lacks_an_optional_part_is_a_users_error(monkeypatch):
-    def make(config, seed):
+    def make(suite, config, seed):
         raise gymnasium.error.DependencyNotInstalled("imageio is missing, please install it")
 
-    monkeypatch.setattr(minigrid, "make", make)
+    monkeypatch.setattr(minigrid.MiniGrid, "make", make)
     with pytest.raises(UserError, match=f"'{DYNAMIC_OBSTACLES}': imageio is missing"):
         make_vector_env(settings(DYNAMIC_OBSTACLES), 0)
 
 
-NAMELESS = {"envs", "envs.popgym", "envs.partial_control"}  # suites without names of actions
-
-
-@pytest.mark.parametrize("suite", sorted({suite.place for suite in SUITES.values()} - NAMELESS))
+@pytest.mark.parametrize("suite", sorted(set(SUITES.values())))
 def test_no_two_actions_of_a_suite_have_the_same_name(suite):
-    names = pkgutil.resolve_name(suite).ACTION_NAMES
-    assert len(set(names)) == len(names) > 1
+    names = pkgutil.resolve_name(suite).action_names
+    assert len(set(names)) == len(names)
     assert action_names("ContinuousRecognition-v0", 3) == ["new", "old", "2"]  # of three, two named

@@ -13,7 +13,6 @@ import eval as eval_program
 import main as main_program
 import models
 import trainers.build
-from envs import Suite
 from tests.bad_inputs.harness import refused
 from tests.runs import (
     COMMON,
@@ -49,7 +48,7 @@ def examples(tmp_path, monkeypatch):
     tables = {"AGENTS": models.AGENTS.places, "SUITES": envs.SUITES}
     for table, line in LINES:
         if table in tables:
-            ((name, value),) = eval(f"{{{line.strip()}}}", {"Suite": Suite}).items()
+            ((name, value),) = eval(f"{{{line.strip()}}}").items()
             monkeypatch.setitem(tables[table], name, value)
     return made
 
@@ -96,7 +95,7 @@ def test_a_part_of_ones_own_goes_on_and_is_run_for_no_other(
     assert eval_program.main(["--ckpt-path", str(folder_of("whole")), "--n-episodes", "2"]) == 0
     (line,) = refused(capsys, "main", [f"--var={setting}={module}:{wrong}"])
     assert "Derive it from " in line
-    monkeypatch.setenv("XDG_DATA_HOME", str(in_empty_folder / "of_somebody_else"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(in_empty_folder / "of_somebody_else"))
     (line,) = refused(capsys, "eval", ["--ckpt-path", str(folder_of("whole"))])
     assert f"{setting}: '{module}' is code, and the run was not begun here by you" in line
     forget_modules_of(in_empty_folder)

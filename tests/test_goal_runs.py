@@ -7,7 +7,7 @@ import pytest
 
 import eval as eval_program
 import main as main_program
-from envs import SUITES, Suite
+from envs import SUITES
 from tests.bad_inputs.harness import refused
 from tests.described import NAME
 from tests.runs import CNN, PPO, READS, folder_of, outcome, words_of
@@ -19,9 +19,8 @@ SUBGOALS = {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"}
 
 @pytest.fixture(autouse=True)
 def described(monkeypatch):
-    suite = Suite("tests.described", scale_rewards=False)
     for name in (NAME, "Silent-v0"):
-        monkeypatch.setitem(SUITES, name, suite)
+        monkeypatch.setitem(SUITES, name, "tests.described:Described")
 
 
 def train(**changes):
@@ -37,7 +36,7 @@ def pretrained(tmp_path_factory):
     """Return the folder of a run for the oracle's goals."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("pretrained"))
-        patch.setitem(SUITES, NAME, Suite("tests.described", scale_rewards=False))
+        patch.setitem(SUITES, NAME, "tests.described:Described")
         folder, row = train(**ORACLE)
     assert row["goals/return_mean"] > max(0, row["rollout/return_mean"])  # the environment's own
     assert row["goals/suggested_good"] > row["goals/rewarded_good"] > 0

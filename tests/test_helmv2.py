@@ -42,7 +42,7 @@ def test_statistics_are_those_of_all_rows_at_once(sizes):
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_a_single_frame_and_equal_frames_give_finite_tokens(n_envs):
     agent = build()
-    language, image = agent.language, random_images(1).expand(n_envs, -1, -1, -1)
+    language, image = agent.frozen_memory, random_images(1).expand(n_envs, -1, -1, -1)
     assert play(agent, image.expand(4, -1, -1, -1, -1)).isfinite().all()
     assert language.to_language.standardize.count == 4 * n_envs
     (token,), *_ = language.to_language.tokens(language.cache(image))
@@ -72,7 +72,7 @@ def test_a_token_is_the_worked_formula(name):
 
 def test_statistics_follow_acting_while_training_and_nothing_else():
     agent, images, is_first = build(), random_images(3), torch.ones(3, dtype=torch.bool)
-    memory, standardize = agent.initial_memory(3), agent.language.to_language.standardize
+    memory, standardize = agent.initial_memory(3), agent.frozen_memory.to_language.standardize
     agent.act(percept(images, is_first), memory, advance=False)
     assert standardize.count == 0
     agent.act(percept(images, is_first), memory)

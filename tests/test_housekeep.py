@@ -33,7 +33,7 @@ def simulator(monkeypatch, tmp_path):
 
 @pytest.fixture
 def env(simulator, tmp_path):
-    env = housekeep.make(settings(tmp_path), seed=5)
+    env = housekeep.Housekeep().make(settings(tmp_path), seed=5)
     env.reset()
     return env
 
@@ -125,15 +125,15 @@ def test_two_environments_have_their_own_episodes(simulator, tmp_path, monkeypat
 
 
 def test_the_episode_of_the_settings_is_played_and_one_too_high_refused(simulator, tmp_path):
-    housekeep.make(settings(tmp_path, housekeep_episode=2), seed=0)
+    housekeep.Housekeep().make(settings(tmp_path, housekeep_episode=2), seed=0)
     assert simulator.opened[0].episode.number == 2
     with pytest.raises(UserError, match=r"rs_int has 3 in the split train\. Take one from 0 to 2"):
-        housekeep.make(settings(tmp_path, housekeep_episode=3), 0)
+        housekeep.Housekeep().make(settings(tmp_path, housekeep_episode=3), 0)
 
 
 def test_what_is_missing_is_named_with_where_help_is(monkeypatch, tmp_path, simulator):
     with pytest.raises(UserError, match=r"housekeep_folder: '.*where' is no folder of Housekeep"):
-        housekeep.make(settings(tmp_path / "elsewhere"), 0)
+        housekeep.Housekeep().make(settings(tmp_path / "elsewhere"), 0)
     monkeypatch.setitem(sys.modules, "habitat_sim", None)
     with pytest.raises(UserError, match=r"habitat_sim, which is not installed.*housekeep\.md"):
-        housekeep.make(settings(tmp_path), 0)
+        housekeep.Housekeep().make(settings(tmp_path), 0)

@@ -20,7 +20,7 @@ def settings(n_envs=1, **changed):
 def laid_out(places, start, n_rooms=1, **changed):
     """Return one house with things in given places, by name, and the agent's place by number."""
     config = settings(house_rooms=n_rooms, house_things=len(places), house_misplaced=1, **changed)
-    env = text_world.make(config, 0)
+    env = text_world.HousekeepText().make(config, 0)
     env.reset()
     house = env.households.house
     kinds = np.array([house.things.index(thing) for thing in places])
@@ -154,7 +154,7 @@ def test_a_cell_of_the_image_means_the_same_in_a_larger_house():
 
 
 def test_a_house_begins_with_as_many_misplaced_things_as_the_settings_say():
-    env = text_world.make(settings(n_envs=20, house_things=6, house_misplaced=5), 0)
+    env = text_world.HousekeepText().make(settings(n_envs=20, house_things=6, house_misplaced=5), 0)
     env.reset()
     of = env.households
     assert [of.n_right(row) for row in range(20)] == [1] * 20

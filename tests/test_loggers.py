@@ -116,8 +116,9 @@ def wandb(monkeypatch):
     return module
 
 
-def test_weights_and_biases_gets_settings_rows_and_media(wandb, tmp_path):
-    config = small_config(wandb=True, wandb_project="mine")
+def test_weights_and_biases_gets_settings_rows_and_media(wandb, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    config = small_config(wandb=True)
     folder = tmp_path / "HELM" / "Maze-v0" / "first"
     folder.mkdir(parents=True)
     with MetricsWriter(folder, config) as writer:

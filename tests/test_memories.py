@@ -27,7 +27,7 @@ GPT: dict[str, Any] = {"model": "GPT", "memory_layers": 3}
 KINDS: dict[str, dict[str, Any]] = {
     kind.memory_class.__name__: {"model": name}
     for name, kind in ((name, agent_class(name)) for name in AGENTS.places)
-    if hasattr(kind, "memory_class")
+    if kind.memory_class is not None
 }
 KINDS |= {
     "FFM of three periods": {"model": "FFM", "ffm_periods": "inf,8,2.5"},

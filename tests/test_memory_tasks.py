@@ -21,10 +21,10 @@ from tests.golden_data import GOLDEN
 from utils.errors import UserError
 
 TASKS = {
-    "TMazePassive-v0": (t_maze, "tmaze_passive"),
-    "TMazeActive-v0": (t_maze, "tmaze_active"),
-    "VisualMatch-v0": (three_phases.VisualMatchVectorEnv, "visual_match"),
-    "KeyToDoor-v0": (three_phases.KeyToDoorVectorEnv, "key_to_door"),
+    "TMazePassive-v0": (t_maze.TMaze, "tmaze_passive"),
+    "TMazeActive-v0": (t_maze.TMaze, "tmaze_active"),
+    "VisualMatch-v0": (three_phases.VisualMatch, "visual_match"),
+    "KeyToDoor-v0": (three_phases.KeyToDoor, "key_to_door"),
 }
 RIGHT, UP, LEFT, DOWN = range(4)
 NORTH, SOUTH, WEST, EAST = range(4)
@@ -34,7 +34,7 @@ both_sizes = pytest.mark.parametrize("size", ["short", "long"])
 
 def make(task, n_envs, seed=0, length=10, door_order="episode"):
     config = small_config(env=task, n_envs=n_envs, length=length, door_order=door_order)
-    return TASKS[task][0].make(config, seed)
+    return TASKS[task][0]().make(config, seed)
 
 
 def golden(task, size):
@@ -53,7 +53,7 @@ def begun(task, arrays):
 
 
 def begin(task, env, row, arrays):
-    if TASKS[task][0] is t_maze:
+    if TASKS[task][0] is t_maze.TMaze:
         env.begin_with(row, int(arrays["goal_side"][row]))
     else:
         draws = MatchDraws if task.startswith("Visual") else KeyDraws

@@ -1,4 +1,6 @@
 import logging
+import sys
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -7,8 +9,9 @@ from minigrid.core.constants import COLOR_TO_IDX
 from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall
 from minigrid.wrappers import RGBImgPartialObsWrapper
 
-from envs import minigrid
+from envs import clips_rewards, make_vector_env, minigrid
 from envs.envpool_vector import open_pool, pool_tasks
+from envs.vector import cues_of
 from tests.agents import small_config
 from utils.seeding import episode_seed
 
@@ -21,6 +24,7 @@ PUBLISHED = [
     "MiniGrid-RedBlueDoors-6x6-v0",
     "MiniGrid-Unlock-v0",
 ]
+TASKS = minigrid.MiniGrid().names()
 LEVEL = "BabyAI-GoToObjS4-v0"
 DOORS = {"open": {"is_open": True}, "closed": {}, "locked": {"is_locked": True}}
 needs_envpool = pytest.mark.skipif(not pool_tasks(), reason="envpool is not installed")
@@ -49,7 +53,11 @@ def assert_drawn_alike(env):
 )
 @pytest.mark.parametrize(
     "env_id",
-    [name for name in minigrid.names() if name.startswith("MiniGrid-") and "WFC" not in name],
+    [
+        name
+        for name in minigrid.MiniGrid().names()
+        if name.startswith("MiniGrid-") and "WFC" not in name
+    ],
 )
 def test_every_task_is_drawn_as_minigrid_draws_it(env_id):
     env = task(env_id)
@@ -128,7 +136,7 @@ def test_a_task_unknown_to_envpool_is_played_slower_with_a_notice(monkeypatch, c
     monkeypatch.setattr(minigrid, "pool_tasks", list)
     config = settings(PUBLISHED[0], 2)
     with caplog.at_level(logging.WARNING):
-        env = minigrid.make(config, seed=0)
+        env = minigrid.MiniGrid().make(config, seed=0)
     assert isinstance(env.unwrapped, gymnasium.vector.SyncVectorEnv)
     assert len(caplog.messages) == 1
     assert PUBLISHED[0] in caplog.messages[0]
@@ -136,7 +144,7 @@ def test_a_task_unknown_to_envpool_is_played_slower_with_a_notice(monkeypatch, c
 
 def test_environments_to_look_at_draw_the_whole_grid_of_every_episode():
     config = settings("MiniGrid-Empty-5x5-v0", 2)
-    env = minigrid.make_drawn(config, seed=0)
+    env = minigrid.MiniGrid().make_drawn(config, seed=0)
     env.reset()
     before = env.render()
     forward = minigrid.ACTION_NAMES.index("forward")
@@ -149,7 +157,7 @@ def test_environments_to_look_at_draw_the_whole_grid_of_every_episode():
 
 @pytest.mark.parametrize("env_id", ["MiniGrid-Dynamic-Obstacles-5x5-v0", LEVEL])
 def test_it_shows_minigrids_own_pixels_and_missions_of_every_episode(env_id):
-    env = minigrid.make_drawn(settings(env_id, minigrid_missions=True), seed=0)
+    env = minigrid.MiniGrid().make_drawn(settings(env_id, minigrid_missions=True), seed=0)
     shown, _ = env.reset(seed=11)
     others = [RGBImgPartialObsWrapper(task(env_id), tile_size=8) for _ in range(3)]
     episodes = [0, 0, 0]
@@ -183,7 +191,7 @@ def test_it_shows_minigrids_own_pixels_and_missions_of_every_episode(env_id):
     ],
 )
 def test_minigrid_missions_says_whether_a_mission_is_told(name, missions, is_told):
-    env = minigrid.make(settings(name, 1, missions), seed=0)
+    env = minigrid.MiniGrid().make(settings(name, 1, missions), seed=0)
     shown, _ = env.reset()
     assert env.single_action_space == task(name).action_space
     assert isinstance(shown, dict) == is_told
@@ -197,5 +205,52 @@ def test_nothing_is_printed_of_layouts_that_are_drawn_again(capsys):
     for seed in seeds:
         gymnasium.make(name, disable_env_checker=True).reset(seed=seed)
     assert "Sampling rejected" in capsys.readouterr().out
-    minigrid.make(settings(name, len(seeds)), seed=0).reset()
+    minigrid.MiniGrid().make(settings(name, len(seeds)), seed=0).reset()
     assert capsys.readouterr().out == ""
+
+
+@pytest.fixture
+def own_module(in_empty_folder, monkeypatch):
+    Path("my_grids.py").write_text(MY_GRIDS)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    sys.modules.pop("my_grids")
+    for name in ("MiniGrid-MemoryMine-v0", "MiniGrid-Drawn-v0"):
+        gymnasium.registry.pop(name)
+
+
+@pytest.mark.parametrize("observability", ["partial", "full"])
+def test_a_task_of_the_users_own_module_is_shown_as_minigrids_own(observability, own_module):
+    shared = {"n_envs": 2, "observability": observability}
+    of_mine = small_config(env="my_grids:MiniGrid-MemoryMine-v0", **shared, reset_options={"a": 1})
+    mine = make_vector_env(of_mine, 3)
+    theirs = make_vector_env(small_config(env="MiniGrid-MemoryS9-v0", **shared), 3, drawn=True)
+    generator = np.random.default_rng(0)
+    shown, expected = mine.reset(seed=3)[0], theirs.reset(seed=3)[0]
+    for _ in range(30):
+        np.testing.assert_array_equal(shown, expected)
+        np.testing.assert_array_equal(cues_of(mine), cues_of(theirs))
+        actions = generator.integers(3, size=2)
+        (shown, paid, *_), (expected, wage, *_) = mine.step(actions), theirs.step(actions)
+        np.testing.assert_array_equal(paid, wage)
+    assert clips_rewards(of_mine.env)
+
+
+def test_an_own_task_that_draws_itself_stays_as_it_is(own_module):
+    env = make_vector_env(small_config(env="my_grids:MiniGrid-Drawn-v0", n_envs=2), 3)
+    assert env.reset(seed=3)[0]["image"].shape == (2, 3, 35, 35)
+
+
+MY_GRIDS = """
+import gymnasium
+from minigrid.envs import EmptyEnv, MemoryEnv
+from minigrid.wrappers import RGBImgPartialObsWrapper
+
+
+def drawn(**options):
+    return RGBImgPartialObsWrapper(EmptyEnv(**options), tile_size=5)
+
+
+gymnasium.register("MiniGrid-MemoryMine-v0", MemoryEnv, kwargs={"size": 9})
+gymnasium.register("MiniGrid-Drawn-v0", drawn)
+"""

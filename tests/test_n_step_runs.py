@@ -58,14 +58,14 @@ def test_an_agent_explores_by_the_hand_of_another_that_stays_the_same(monkeypatc
     followed, act = [], EllmDQN.act
 
     def acting(self, percept, memory):
-        advise, advice = self.guide.act, []
+        advise, advice = self.guide.agent.act, []
 
         def advised(*given, **how):
             advice.append(advise(*given, **how))
             return advice[0]
 
         with monkeypatch.context() as patch:
-            patch.setattr(self.guide, "act", advised)
+            patch.setattr(self.guide.agent, "act", advised)
             step = act(self, percept, memory)
         followed.append(torch.equal(step.actions, advice[0].actions))
         return step

@@ -10,7 +10,7 @@ from models import AGENTS, agent_class, build_agent
 from models.agent import SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.q_networks import FrozenLMTorso
-from rewards import RewardScaling
+from rewards.scaling import RewardScaling
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
 from trainers import dqn, sequence_replay
@@ -117,7 +117,7 @@ def test_what_replay_unrolls_is_what_acting_saw(model, shown, monkeypatch):
     assert n_stored > 3 * N_ENVS
 
 
-TRAINED = [name for name in AGENTS.places if hasattr(agent_class(name), "memory_class")]
+TRAINED = [name for name in AGENTS.places if agent_class(name).memory_class is not None]
 
 
 @pytest.mark.quick("GPT-2-DQN", "LSTM-2-DQN")
@@ -257,9 +257,9 @@ def test_what_is_trained_learns_targets_follow_and_what_is_frozen_is_shared_and_
     learner, agent, target = collector.learner, collector.learner.agent, collector.learner.target
     trained = {k: p.detach().clone() for k, p in agent.named_parameters() if p.requires_grad}
     targets = {k: p.clone() for k, p in target.named_parameters()}
-    before = language_bytes(agent.language) if model == "HELM" else {}
+    before = language_bytes(agent.frozen_memory) if model == "HELM" else {}
     bodies = [m for m in [*agent.modules(), *target.modules()] if isinstance(m, FrozenLMTorso)]
-    assert all(body.language is agent.language for body in bodies)
+    assert all(body.language is agent.frozen_memory for body in bodies)
     if model == "HELM":
         assert len(before) > 5
         assert len(bodies) == {"SAC, encoders apart": 3, "DQN": 2}.get(name, 1)
@@ -268,7 +268,7 @@ def test_what_is_trained_learns_targets_follow_and_what_is_frozen_is_shared_and_
     now, followed = dict(agent.named_parameters()), dict(target.named_parameters())
     assert [key for key in trained if torch.equal(trained[key], now[key])] == []
     assert [key for key in targets if torch.equal(targets[key], followed[key])] == []
-    after = language_bytes(agent.language) if model == "HELM" else {}
+    after = language_bytes(agent.frozen_memory) if model == "HELM" else {}
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
 

@@ -6,10 +6,10 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from models import build_agent, q_networks
-from models.agent import QAgent, SacAgent, SequenceBatch, TwinQ
+from models.agent import SequenceBatch
 from models.memories import Gpt, Lstm
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
-from models.q_networks import InputEmbedder, RecurrentTorso, uniform_mlp
+from models.q_networks import InputEmbedder, QAgent, RecurrentTorso, SacAgent, TwinQ, uniform_mlp
 from tests import golden_data
 from tests.agents import assert_precisions, small_config
 from trainers import dqn

@@ -27,7 +27,7 @@ def folder(in_empty_folder, monkeypatch):
     """Work in a folder with my_agents.py, before anything was trained."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("XDG_DATA_HOME", str(in_empty_folder.parent / "data"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(in_empty_folder.parent / "data"))
     Path("my_agents.py").write_text(MY_AGENTS)
     yield in_empty_folder
     forget_modules_of(in_empty_folder)

@@ -11,7 +11,7 @@ from models.observations import ObservationPreprocessor
 from utils.errors import UserError
 from utils.given_settings import config_from_dict, load_config
 
-NAMES = popgym.names()
+NAMES = popgym.Popgym().names()
 BARE = "popgym_antialias=false", "popgym_previous_action=false"
 
 

@@ -46,7 +46,7 @@ class GoldenHelm(LanguageMemoryAgent):
     """HELM with a memory that is never asked: its outputs are part of the golden rollout."""
 
     @staticmethod
-    def language_class(config, observation_space):
+    def build_frozen_memory(config, observation_space):
         return LanguageMemory(ImageToLanguage(), LanguageModelStub(config.memory_width), 0)
 
 

@@ -11,10 +11,10 @@ envpool = pytest.importorskip("envpool", reason="Procgen is played by envpool")
 
 
 def make(game, n_envs=2, seed=0):
-    return envpool_vector.make(SimpleNamespace(env=game, n_envs=n_envs), seed)
+    return envpool_vector.Procgen().make(SimpleNamespace(env=game, n_envs=n_envs), seed)
 
 
-GAMES = [key for key in SUITES if SUITES[key].place == "envs.envpool_vector"]
+GAMES = [key for key in SUITES if SUITES[key] == "envs.envpool_vector:Procgen"]
 
 
 @pytest.mark.slow

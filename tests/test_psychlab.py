@@ -12,7 +12,7 @@ from utils.errors import UserError
 
 
 def make(n_envs=1, seed=0):
-    return psychlab.make(SimpleNamespace(env=psychlab.NAME, n_envs=n_envs), seed)
+    return psychlab.Psychlab().make(SimpleNamespace(env=psychlab.NAME, n_envs=n_envs), seed)
 
 
 def test_the_actions_are_the_first_eleven_of_the_publication(lab):

@@ -11,7 +11,7 @@ CENTRE = (4, 4)
 
 
 def make(n_envs, seed=0):
-    return random_maze.make(SimpleNamespace(env=random_maze.NAME, n_envs=n_envs), seed)
+    return random_maze.RandomMaze().make(SimpleNamespace(env=random_maze.NAME, n_envs=n_envs), seed)
 
 
 def kinds(colours):

@@ -38,7 +38,7 @@ def played(agent, n_steps=20):
 )
 def test_the_last_steps_of_each_episode_are_read_by_plain_attention(model, changes):
     _, agent = built(model, **changes)
-    language, readout = agent.language, agent.readout
+    language, readout = agent.frozen_memory, agent.readout
     (n_head, width), n_tokens = language.language_model.heads, language.n_tokens
     n_keys = n_head * width
     seen, steps, ahead = played(agent)
@@ -93,4 +93,4 @@ def test_curiosity_reads_the_hidden_state_alone():
     config, agent = built(curiosity="RND", curiosity_features="memory")
     seen, steps, _ = played(agent, n_steps=1)
     found = FeatureReader(config, agent)(ObservationBatch(seen[0].observations), steps[0].context)
-    assert torch.equal(found["memory"], steps[0].context[:, : agent.language.width])
+    assert torch.equal(found["memory"], steps[0].context[:, : agent.frozen_memory.width])

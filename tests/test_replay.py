@@ -146,7 +146,7 @@ def test_an_episode_longer_than_the_ring_is_one_line():
 def loaded(folder, state, like):
     """Return a fresh replay, loaded from files."""
     replay = Replay(like.capacity, like.context_length, episode(4))
-    ReplayFiles(folder).load(replay, state)
+    ReplayFiles(folder, 2).load(replay, state)
     return replay
 
 
@@ -199,7 +199,7 @@ def test_a_sequence_is_a_part_of_one_episode(lengths, capacity, context_length):
 def test_a_ring_is_saved_and_loaded_at_any_time(steps, context_length):
     replay = replay_of([9], 20, context_length)
     with tempfile.TemporaryDirectory() as place:
-        files, named = ReplayFiles(folder := Path(place)), []
+        files, named = ReplayFiles(folder := Path(place), 2), []
         (folder / "notes.txt").write_text("mine")
         for number, (n_steps, is_saved) in enumerate(steps, 1):
             replay.add(episode(n_steps, number))
@@ -221,17 +221,17 @@ def test_rows_that_are_no_episodes_are_refused(row, remaining):
     else:
         return
     with tempfile.TemporaryDirectory() as place:
-        state = ReplayFiles(Path(place)).save(replay)
+        state = ReplayFiles(Path(place), 2).save(replay)
         with pytest.raises(ValueError, match="replay: the rows are no whole episodes"):
             loaded(Path(place), state, replay)
 
 
 def test_files_of_other_episodes_or_of_too_few_are_refused(tmp_path):
     replay = replay_of([4], 20)
-    state = ReplayFiles(tmp_path).save(replay)
+    state = ReplayFiles(tmp_path, 2).save(replay)
     other = Replay(20, WHOLE, episode(4)._replace(context=torch.zeros(5, 7)))
     with pytest.raises(ValueError, match="context"):
-        ReplayFiles(tmp_path).load(other, state)
+        ReplayFiles(tmp_path, 2).load(other, state)
     with pytest.raises(ValueError, match="5 rows are saved, and 9 were there"):
         loaded(tmp_path, state | {"n_written": 9}, replay)
     with pytest.raises(ValueError, match=r"of shape \(5, 2\), not .*\(4, 2\)"):

@@ -19,7 +19,15 @@ from tests.bad_inputs.harness import refused
 from tests.runs import ROWS, folder_of, outcome, resume, same, signal_at, words_of
 from tests.tiny_clip import tiny_settings
 from trainers import checkpoint, off_policy, sequence_replay
-from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
+from trainers.checkpoint import (
+    BEST,
+    LAST,
+    PREVIOUS,
+    kept_names,
+    last_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from trainers.off_policy import OffPolicyLearner
 from trainers.rollout import Rollout
 from trainers.train import Run
@@ -228,6 +236,34 @@ def test_a_refused_resumption_changes_nothing(algorithm, cut, capsys):
     assert "going on after" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("row", ["PPO CNN", "DQN LSTM", "ELLM"])
+def test_as_many_checkpoints_as_asked_for_are_kept_each_with_its_replay(
+    row, in_empty_folder, monkeypatch
+):
+    often = {"keep_checkpoints": 4, "checkpoint_minutes": 0}
+    often |= {"DQN LSTM": {"n_steps": 400}, "ELLM": {"log_steps": 8}}.get(row, {"n_steps": 400})
+    begin = [*words_of(ROWS[row] | often), "--run-id=cut"]
+    for go_on, at in (
+        (lambda: main_program.main(begin), 90 if row != "ELLM" else 35),
+        (lambda: resume("cut"), 20),
+    ):
+        with monkeypatch.context() as patch:
+            signal_at(patch, signal.SIGINT, at)
+            assert go_on() == 130
+        folder, found = folder_of("cut"), []
+        kept = {name: (folder / name).read_bytes() for name in kept_names(4)}
+        for name in kept_names(4):  # each is valid where those after it are not
+            found.append(last_checkpoint(folder, 10**9))
+            assert found[-1]["file"] == name
+            (folder / name).unlink()
+        steps = [each["env_steps"] for each in found]
+        assert steps == sorted(set(steps), reverse=True)
+        for name, content in kept.items():
+            (folder / name).write_bytes(content)
+    assert resume("cut") == 0
+    assert [path.name for path in folder.glob("ckpt_last*")] == [LAST]
+
+
 @pytest.mark.slow
 def test_a_copied_best_checkpoint_is_no_run_to_go_on_with(cut, capsys):
     folder = cut()
@@ -373,11 +409,7 @@ def test_numbers_that_are_not_finite_stop_the_run(in_empty_folder, monkeypatch, 
     assert main_program.main(command("CNN", "run")) == 1
     folder = folder_of("run")
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "not finite in epoch 0, minibatch 1" in line
-    assert "bad_minibatch.pt" in line
-    bad = torch.load(folder / "bad_minibatch.pt", weights_only=True)
-    assert bad["env_steps"] == 96
-    assert torch.equal(bad["actions"], batches[5].actions)
+    assert "not finite in epoch 0, minibatch 1, at step 96" in line
     good = load_checkpoint(folder / LAST)
     assert good["env_steps"] == 64
     assert all(value.isfinite().all() for value in good["agent"].values())

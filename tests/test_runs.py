@@ -11,7 +11,7 @@ import pytest
 
 import eval as eval_program
 import main as main_program
-from envs import SUITES, Suite
+from envs import SUITES
 from tests.runs import (
     DESCRIBED,
     IN_PARTS,
@@ -26,39 +26,80 @@ from tests.runs import (
 )
 from trainers import sequence_replay
 from trainers.checkpoint import LAST, load_checkpoint
+from utils.given_settings import load_config
+from utils.settings import Settings, all_settings, read_settings
 
 QUICK = ("PPO CNN", "PPO HELM", "DQN LSTM", "SAC LSTM", "TD3 LSTM, RND", "ELLM")  # every algorithm
 TABLE = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in ROWS]
 
 
+def settings_asked(patch):
+    """Return the set that takes in each setting whose value is asked for, as an attribute."""
+    asked, plain = set(), Settings.__getattribute__
+
+    def asking(self, name):
+        asked.add(name)
+        return plain(self, name)
+
+    patch.setattr(Settings, "__getattribute__", asking)
+    return asked
+
+
+# Settings that a run accepts, and that some runs have no use for.
+NOT_ALWAYS_ASKED = {
+    "sentence_encoder": "where the environment shows texts",
+    "text_encoder_init": "where the environment shows texts",
+    "text_tokens": "where the environment shows texts",
+    "observation_cache_mb": "where the environment shows images",
+    "state_dependent_std": "where actions are numbers",
+    "temperature": "of discrete actions, where it is not learned",
+    "train_after_reward": "until the first reward",
+}
+
+
 @pytest.fixture(scope="module", params=TABLE)
 def runs(request, tmp_path_factory):
-    """Return a whole run's folder, a resumed one's, and the metrics of that before it was cut."""
+    """Return a whole run's folder, a resumed one's, its metrics before it was cut, and settings.
+
+    These are the names of those that the code of the whole run has asked for.
+    """
     settings = ROWS[request.param]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("runs"))
-        patch.setitem(SUITES, DESCRIBED, Suite("tests.described", scale_rewards=False))
+        patch.setitem(SUITES, DESCRIBED, "tests.described:Described")
         if request.param.endswith(IN_PARTS):
             patch.setattr(sequence_replay, "LONGEST_EPISODE", PART)
         words = words_of(settings)
-        assert main_program.main([*words, "--run-id=whole"]) == 0
+        with patch.context() as for_a_while:
+            asked = settings_asked(for_a_while)
+            assert main_program.main([*words, "--run-id=whole"]) == 0
+        asked = frozenset(asked)
         with patch.context() as for_a_while:
             signal_at(for_a_while, signal.SIGINT, at=settings["n_steps"] // settings["n_envs"] // 3)
             assert main_program.main([*words, "--run-id=cut"]) == 130
         cut = outcome(folder_of("cut"))["metrics"]
         assert resume("cut") == 0
-        yield folder_of("whole"), folder_of("cut"), cut
+        yield folder_of("whole"), folder_of("cut"), cut, asked
 
 
 def test_the_same_seed_gives_the_same_metrics(runs):
-    whole, _, cut = runs
+    whole, _, cut, _ = runs
     rows = outcome(whole)["metrics"]
     assert len(cut) < len(rows)  # none where the first episode had not ended yet
     assert cut == rows[: len(cut)]
 
 
+def test_a_setting_that_is_accepted_is_read(runs):
+    whole, *_, asked = runs
+    config = load_config(whole / "config.json")
+    values, declarations = config.as_dict(), all_settings(config.as_dict())
+    needs = {name: each.metadata["needs"] for name, each in declarations.items()}
+    idle = {name for name, needed in needs.items() if needed and not values[needed]}
+    assert read_settings(config) - asked - idle <= NOT_ALWAYS_ASKED.keys()
+
+
 def test_a_resumed_run_is_the_whole_run_to_the_bit(runs):
-    whole, resumed, _ = runs
+    whole, resumed, *_ = runs
     assert same(outcome(resumed), outcome(whole))
     ends = [load_checkpoint(folder / LAST)["collector"] for folder in (resumed, whole)]
     for collector in ends:  # which count how often a language model was asked
@@ -75,7 +116,7 @@ def test_something_was_learned_and_every_number_is_finite(runs):
 
 
 def test_an_evaluation_restores_the_agent_and_leaves_a_page_to_look_at(runs, capsys):
-    whole, _, _ = runs
+    whole, *_ = runs
     command = ["--ckpt-path", str(whole), "--n-episodes", "2", "--report"]
     assert eval_program.main(command) == 0
     (path,) = whole.glob("ckpt_best_eval_*.json")

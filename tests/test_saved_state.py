@@ -1,4 +1,5 @@
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -71,10 +72,22 @@ def test_tensors_are_found_by_name_wherever_they_stand():
     assert list(called(state, "text")) == text
 
 
-@pytest.fixture(params=[True, False], ids=["fused", "plain"])
-def optimizer(request):
+OPTIMIZERS = {
+    "fused": partial(torch.optim.AdamW, lr=1e-3, fused=True),
+    "plain": partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1),
+    "RMSprop": partial(torch.optim.RMSprop, lr=1e-3, momentum=0.9),
+}
+
+
+@pytest.fixture(params=OPTIMIZERS)
+def make(request):
+    return OPTIMIZERS[request.param]
+
+
+@pytest.fixture
+def optimizer(make):
     parameters = [torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(4))]
-    return with_moments(torch.optim.AdamW(parameters, lr=1e-3, fused=request.param))
+    return with_moments(make(parameters))
 
 
 def step(optimizer, n_times=1):
@@ -86,9 +99,8 @@ def step(optimizer, n_times=1):
     return [p.detach().clone() for p in parameters]
 
 
-def test_moments_that_are_there_from_the_start_are_those_of_the_first_step(optimizer):
-    options = {"lr": 1e-3, "fused": optimizer.param_groups[0]["fused"]}
-    lazy = torch.optim.AdamW(copy.deepcopy(optimizer.param_groups[0]["params"]), **options)
+def test_moments_that_are_there_from_the_start_are_those_of_the_first_step(optimizer, make):
+    lazy = make(copy.deepcopy(optimizer.param_groups[0]["params"]))
     for one, other in zip(step(optimizer, 3), step(lazy, 3), strict=True):
         assert torch.equal(one, other)
     assert check_like(moments(optimizer), lazy.state_dict()["state"], "moments") is None
@@ -103,6 +115,11 @@ def test_moments_go_on_as_they_stood(optimizer):
         parameter.data.copy_(before)
     load_moments(optimizer, saved)
     assert all(map(torch.equal, step(optimizer), after))
+
+
+def test_an_optimiser_that_begins_otherwise_is_refused_where_it_is_made():
+    with pytest.raises(TypeError, match="NAdam: its 'mu_product'"):
+        with_moments(torch.optim.NAdam([torch.nn.Parameter(torch.ones(2))]))
 
 
 def test_moments_of_another_parameters_shape_do_not_fit(optimizer):

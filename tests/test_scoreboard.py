@@ -272,9 +272,10 @@ def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
 
 
 @pytest.mark.parametrize("place", [(), ("networks",), ("networks", "optimizers")])
-def test_parameters_are_those_that_an_optimiser_moves(tmp_path, place):
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.RMSprop])
+def test_parameters_are_those_that_an_optimiser_moves(tmp_path, place, kind):
     trained, frozen = torch.nn.Linear(3, 2), torch.nn.Linear(5, 5)
-    optimizer = with_moments(torch.optim.AdamW(trained.parameters()))
+    optimizer = with_moments(kind(trained.parameters()))
     learner = {"optimizer": optimizer.state_dict(), "target": frozen.state_dict()}
     for name in reversed(place):
         learner = {name: learner}

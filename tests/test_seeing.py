@@ -113,7 +113,7 @@ def test_telling_changes_nothing(algorithm, model):
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
 def test_helm_tells_words_of_vectors(algorithm):
     agent = build(algorithm=algorithm, model="HELM", **tiny_settings("HELM"))
-    vocabulary = set(agent.language.language_model.vocabulary)
+    vocabulary = set(agent.frozen_memory.language_model.vocabulary)
     for one in play(agent)[0]:
         assert one["words"].shape == one["similarities"].shape == (N_ENVS, 1)
         assert set(one["words"].flat) <= vocabulary

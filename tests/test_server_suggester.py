@@ -44,7 +44,7 @@ def waits(monkeypatch):
 @pytest.fixture
 def suggester(cache, waits):
     def make(turns, **changes):
-        given = {"suggester_url": turns.url, "suggester_model": "tiny", "suggester_timeout": 0.2}
+        given = {"suggester_url": turns.url, "suggester_model": "tiny", "suggester_timeout": 0.4}
         return server.ServerSuggester(settings(server.ServerSettings, **given | changes), cache)
 
     return make
@@ -126,6 +126,12 @@ def test_what_does_not_pass_ends_the_run_with_one_line(suggester, turn):
     if isinstance(turn, int):
         assert f"answers {turn} (" in line
         assert "said no" in line
+
+
+def test_an_answer_that_never_ends_is_not_kept(suggester, monkeypatch):
+    monkeypatch.setattr(server, "MOST_BYTES", 10)
+    with serving(Turns(said(CHOP))) as turns, pytest.raises(RunError, match="more than 10 bytes"):
+        suggester(turns, suggester_retries=0).suggest(SCENES[:1])
 
 
 def test_or_the_run_goes_on_without_and_rests_each_time_longer(suggester, caplog, monkeypatch):
@@ -230,7 +236,7 @@ def test_without_their_probabilities_the_run_ends_or_goes_on(suggester, turn):
 
 def configured(tmp_path, **changes):
     given = {"suggester_cache": str(tmp_path / "a.sqlite"), "suggester_model": "tiny"}
-    config = settings(server.ServerSettings, **given | {"suggester_timeout": 0.2} | changes)
+    config = settings(server.ServerSettings, **given | {"suggester_timeout": 0.4} | changes)
     return server.ServerSuggester.configured(SimpleNamespace(part=lambda _: config), ())
 
 
@@ -257,7 +263,7 @@ def test_a_server_is_asked_for_its_models_before_the_run(tmp_path, models):
 LINE_BREAK = {"suggester_url": "https://h", "suggester_key_variable": "TWO_LINES"}
 BAD = {
     "no address": ({}, "suggester_url: missing"),
-    "no server": ({"suggester_url": "http://127.0.0.1:9/v1"}, "Connection refused.*budget=0"),
+    "no server": ({"suggester_url": "http://127.0.0.1:9/v1"}, "127.0.0.1:9/v1: .*budget=0"),
     "no scheme": ({"suggester_url": "localhost:8000"}, "is no address"),
     "no port": ({"suggester_url": "http://localhost:port"}, "suggester_url: Port could not"),
     "a password": ({"suggester_url": "https://me:secret@host/v1"}, "holds more than an address"),

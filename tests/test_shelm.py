@@ -25,7 +25,7 @@ def build(**changes):
 def test_the_language_model_reads_the_words_of_the_explanation_best_first(topk):
     agent, found = build(topk=topk), PromptEmbeddings.read(tiny_embeddings())
     memory, expected_memory = agent.initial_memory(4), agent.initial_memory(4)
-    encoder, language_model = tiny_encoder(), agent.language.language_model
+    encoder, language_model = tiny_encoder(), agent.frozen_memory.language_model
     for t in range(3):
         images, is_first = random_images(4), torch.full((4,), t == 0)
         explanation = agent.explain(percept(images, is_first))

@@ -93,7 +93,9 @@ def test_text_to_says_who_reads_a_mission(name, encoder):
     images = torch.from_numpy(env.reset(seed=0)[0]["image"])
     first, second = (told(agent, text, images) for text in ("go to the key", "go to the ball"))
     agent.eval()
-    hidden = [agent.language.step(each, agent.initial_memory(N_ENVS)) for each in (first, second)]
+    hidden = [
+        agent.frozen_memory.step(each, agent.initial_memory(N_ENVS)) for each in (first, second)
+    ]
     present = [agent.query_encoder(each.observations) for each in (first, second)]
     assert torch.equal(*hidden) == (name == "HELM")
     assert torch.equal(*present) == ("memory" in name)
@@ -104,22 +106,24 @@ def test_text_to_says_who_reads_a_mission(name, encoder):
 ])  # fmt: skip
 def test_tokens_of_a_mission_stand_before_the_images(name, n_image_tokens, n_text_tokens, encoder):
     agent, percept = begun(name, encoder)
-    tokens = agent.language.tokens(percept)
-    assert tokens.shape[1] == agent.language.n_tokens == n_image_tokens + n_text_tokens
+    tokens = agent.frozen_memory.tokens(percept)
+    assert tokens.shape[1] == agent.frozen_memory.n_tokens == n_image_tokens + n_text_tokens
     if n_text_tokens:
         (text,) = agent.reader.sentences.texts(percept.observations.text[0])
-        own = agent.language.language_model.read_text(text)
+        own = agent.frozen_memory.language_model.read_text(text)
         expected = F.adaptive_avg_pool1d(own.T, n_text_tokens).T
         torch.testing.assert_close(tokens[0, :n_text_tokens], expected)
-    image = agent.language.to_language.tokens(agent.language.cache(percept.observations.images))
+    image = agent.frozen_memory.to_language.tokens(
+        agent.frozen_memory.cache(percept.observations.images)
+    )
     assert torch.equal(tokens[:, n_text_tokens:], image)
 
 
 @pytest.mark.slow
 def test_an_episode_is_read_again_with_its_missions(encoder):
     agent, percept = begun("HELM, both", encoder)
-    again = episode_tokens(agent.language, percept.observations)
-    torch.testing.assert_close(again, agent.language.tokens(percept))
+    again = episode_tokens(agent.frozen_memory, percept.observations)
+    torch.testing.assert_close(again, agent.frozen_memory.tokens(percept))
     media = showcase.media(agent, percept.observations)
     assert media.keys() == {"episode/movie", "episode/attention"}
 

@@ -15,7 +15,7 @@ from utils.errors import COMMANDS
 from utils.starting import let_waiting_threads_sleep, number_of_threads
 
 ROOT = Path(__file__).parent.parent
-MODULES = ("analysis", "benchmarks", "benchmarks.training", "benchmarks.grid_clip")
+MODULES = ("analysis", "benchmarks", "benchmarks.training", "benchmarks.gpu")
 ON_IMPORT = """
 import os, runpy, sys
 class Spy:

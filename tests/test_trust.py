@@ -34,7 +34,7 @@ MARKER = "code_was_run"
 EVIL = "open({!r}, 'a').close()\n"
 SERVED = {"suggester": "server", "suggester_model": "served", "goal_encoder": "same-text"}
 LISTED_ELSEWHERE = {  # settings whose texts are names in a table of the program, or numbers
-    *("algorithm", "model", "env", "device", "curiosity", "clip_encoder", "wandb_project"),
+    *("algorithm", "model", "env", "device", "curiosity", "clip_encoder"),
     "ffm_periods",
 }
 
@@ -171,8 +171,8 @@ SERVER = ("suggester_model", "suggester_cache", "suggester_url", "suggester_key_
 DICTIONARIES = ("env_args", "reset_options")
 DESCRIPTIONS = [
     {"user_modules": {"evil": {"folder": "{here}", "sha256": "0" * 64}}},
-    {"begun_here": {"user_modules": {"evil": {"folder": "{here}"}}, "signature": "0" * 64}},
-    {"begun_here": {"user_modules": {"evil": {"folder": "{here}"}}, "signature": None}},
+    {"id": "{own}", "user_modules": {"evil": {"folder": "{here}"}}},  # that of a run of one's own
+    {"id": "../runs/{own}"},
 ]
 
 
@@ -208,6 +208,14 @@ def tries():
 TRIES = list(tries())
 
 
+def with_own_run(name):
+    """Have a run of one's own in the list, which leads to other code."""
+    place = Path(os.environ["XDG_STATE_HOME"], "helm", "runs", f"{name}.json")
+    place.parent.mkdir(parents=True)
+    leads_to = {"outside": {}, "code": {"model": "my_agents"}, "init_from": None}
+    place.write_text(json.dumps({"leads_to": leads_to, "user_modules": {"my_agents": {}}}))
+
+
 def everything(folder):
     """Return every file below a folder."""
     return sorted(str(path) for path in folder.rglob("*"))
@@ -217,10 +225,12 @@ def everything(folder):
 @pytest.mark.parametrize("part", range(4))
 def test_nothing_that_a_received_run_names_acts(part, received, capsys):
     assert len(TRIES) > 100
-    begun, here = Path("begun"), str(Path.cwd())
+    begun, here, own = Path("begun"), str(Path.cwd()), "0" * 32
+    with_own_run(own)
     kept = {path: path.read_bytes() for folder in (received, begun) for path in folder.glob("*.*")}
     for changes, description in TRIES[part::4]:
-        words = json.loads(json.dumps(description).replace("{here}", here))
+        words = json.dumps(description).replace("{here}", here).replace("{own}", own)
+        words = json.loads(words)
         for folder in (begun, received):
             rewrite(folder, changes, words)
         before = everything(Path())
@@ -249,20 +259,20 @@ def test_nothing_that_a_received_run_names_acts(part, received, capsys):
             path.write_bytes(content)
 
 
-def test_where_no_key_can_be_kept_that_is_said_and_the_printed_commands_work(
+def test_where_no_list_can_be_kept_that_is_said_and_the_printed_commands_work(
     in_empty_folder, monkeypatch, capsys, caplog
 ):
     Path("my_envs.py").write_text(MY_ENVS)
     monkeypatch.syspath_prepend(in_empty_folder)
-    monkeypatch.setenv("XDG_DATA_HOME", "/dev/null")
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
     train("CNN", "plain", **TINY)  # it leads nowhere and needs no word
     assert "--trust" not in caplog.text + capsys.readouterr().out
     signal_at(monkeypatch, signal.SIGINT, at=5)
     words = words_of(PPO | CNN | TINY | {"n_steps": 96, "env": "my_envs:MyCartPole-v0"})
     assert main_program.main([*words, "--run-id=cut"]) == 130
     (line,) = caplog.messages
-    assert "/dev/null/helm/key" in line
-    assert "XDG_DATA_HOME" in line
+    assert "/dev/null/helm/runs" in line
+    assert "XDG_STATE_HOME" in line
     told = capsys.readouterr().err.split("Go on with: python main.py ")[1]
     folder = "experiments/CNN/MyCartPole-v0/cut"
     (line,) = refused(capsys, "main", ["--resume", folder])
@@ -270,7 +280,7 @@ def test_where_no_key_can_be_kept_that_is_said_and_the_printed_commands_work(
     assert main_program.main(shlex.split(told)) == 0
     (play,) = re.findall(r"play it +python eval.py (.*)", capsys.readouterr().out)
     assert eval_program.main([*shlex.split(play), "--n-episodes=1"]) == 0
-    monkeypatch.delenv("XDG_DATA_HOME")  # a key of later makes no run one's own
+    monkeypatch.delenv("XDG_STATE_HOME")  # a list of later makes no run one's own
     monkeypatch.setenv("HOME", str(in_empty_folder))
     assert "Add --trust" in refused(capsys, "main", ["--resume", folder])[0]
     forget_modules_of(in_empty_folder)

@@ -1,9 +1,13 @@
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
 from envs import vector
 from envs.random_maze import RandomMazeVectorEnv
 from envs.vector import EpisodeStatistics, NumpyVectorEnv
+from tests.runs import same
+from utils.environments import Wrapped
 from utils.seeding import episode_seed
 
 MAZE = "RandomMaze-v0"
@@ -99,3 +103,66 @@ def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
     assert second["_episode"].tolist() == [True, True]
     assert second["episode"]["r"].tolist() == [2, 30]
     assert second["episode"]["l"].tolist() == [1, 2]
+
+
+class Told(NumpyVectorEnv):
+    """Tells everything that a run may ask of environments."""
+
+    has_success = True
+
+    def __init__(self, n_seen=0):
+        super().__init__(2, 0, image_shape=(3, 9, 9))
+        self.n_seen = n_seen
+
+    def begin(self, row, generator): ...
+
+    def advance(self, actions):
+        self.n_seen += 1
+        nothing = np.zeros(2, bool)
+        return np.zeros(2), nothing, nothing
+
+    def observe(self, rows):
+        return np.full((len(rows), 3, 9, 9), self.n_seen % 256, np.uint8)
+
+    def metrics(self):
+        return {"n_seen": self.n_seen}
+
+    def fingerprints(self):
+        return {"reader": "abc"}
+
+    def cues(self):
+        return [self.n_seen, None]
+
+    def state_dict(self):
+        return {"n_seen": self.n_seen}
+
+    def load_state_dict(self, state):
+        self.n_seen = state["n_seen"]
+        return True
+
+
+def test_a_wrapper_hands_on_all_that_a_run_asks_for():
+    plain, wrapped = (EpisodeStatistics(env, "") for env in (Told(), Wrapped(Told())))
+    for env in (plain, wrapped):
+        env.reset(seed=4)
+        env.step(np.zeros(2, int))
+        assert (env.has_success, env.metrics(), env.fingerprints()) == (
+            True,
+            {"n_seen": 1},
+            {"reader": "abc"},
+        )
+        assert vector.cues_of(env).tolist() == [1, vector.NOT_SHOWN]
+    saved = wrapped.state_dict()
+    assert saved["resumable"]
+    again = EpisodeStatistics(Wrapped(Told()), "")
+    again.reset(seed=0)
+    assert again.load_state_dict(saved)
+    assert same(again.state_dict(), saved)
+
+
+def test_a_vector_environment_of_another_library_has_the_defaults():
+    env = EpisodeStatistics(Wrapped(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])), "")
+    env.reset(seed=0)
+    assert (env.has_success, env.metrics(), env.fingerprints()) == (False, {}, {})
+    assert vector.cues_of(env) is None
+    assert env.state_dict() == {"resumable": False}

@@ -88,7 +88,7 @@ def test_an_agent_shows_what_it_has_and_is_left_as_it_was(model, names):
     assert torch.equal(torch.get_rng_state(), random_state)
     assert agent.training
     if "HELM" in model:
-        assert agent.language.cache.n_seen == 0
+        assert agent.frozen_memory.cache.n_seen == 0
     images = {name: item for name, item in media.items() if not isinstance(item, str)}
     for item in images.values():
         opened = Image.open(io.BytesIO(item.data))

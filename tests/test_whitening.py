@@ -56,7 +56,7 @@ def test_ppo_learns_from_the_whitened_states_that_acted():
     tiny = tiny_settings("HELM") | {"n_envs": 4, "n_rollout_steps": 8, "whiten_memory": True}
     config = small_config(model="HELM", **tiny)
     agent = build_agent(config, *spaces())
-    whitening = agent.language.whitening
+    whitening = agent.frozen_memory.whitening
     collector = agents.collecting(config, agent, CountingEnv([3, 50, 17, 9]))
     for _ in range(3):
         rollout = agents.collect_rollout(collector)

@@ -18,10 +18,8 @@ from envs import (
 )
 from envs.notices import forget
 from envs.settings import LEARNED, CrafterTextSettings
-from envs.vector import EpisodeStatistics
 from models import AGENTS, build_agent, resolve_device
-from models.agent import Agent, RandomAgent
-from models.tile_reader import load_tile_reader, with_tile_reader
+from models.agent import Agent
 from rewards import CURIOSITIES
 from rewards.goals import GoalRewards, with_goals
 from rewards.scaling import RewardScaling
@@ -34,19 +32,18 @@ from trainers.checkpoint import (
     restore_agent,
 )
 from trainers.evaluation import GreedyEvaluation, played_config
-from trainers.learner import Learner
+from trainers.learner import Guide, Learner
 from trainers.parts import LEARNERS
 from trainers.ranks import Ranks
 from trainers.settings import FinetuneSettings, RunSettings
+from utils.environments import Environments
 from utils.errors import ENDINGS, UserError, raise_all, told
 from utils.run_folder import check_run_id
 from utils.seeding import N_TOGETHER
-from utils.settings import Config, read_settings
+from utils.settings import Config
 from utils.user_modules import is_named, telling
 
 log = logging.getLogger(__name__)
-
-GUIDE = "guide"  # the setting of learners with an agent that explores for them
 
 
 def build_scaling(config: ScalingSettings, n_envs: int) -> RewardScaling | None:
@@ -70,14 +67,18 @@ def check(config: RunSettings, run_id: str | None = None, has_start: bool = Fals
             lambda: curiosity is None or CURIOSITIES.find(curiosity),
             lambda: check_finetune(config.part(FinetuneSettings), has_start),
             lambda: check_run_id(config, run_id),
-            lambda: load_tile_reader() if learned else None,  # raises where there is none
+            lambda: _check_captions() if learned else None,
         )
 
 
+def _check_captions() -> None:
+    from envs.crafter.tile_reader import load_tile_reader
+
+    load_tile_reader()  # raises where there is none
+
+
 @contextmanager
-def open_env(
-    config: Config, seed: int, drawn: bool = False
-) -> Iterator[EpisodeStatistics | GoalRewards]:
+def open_env(config: Config, seed: int, drawn: bool = False) -> Iterator[Environments]:
     """Open the environments of the settings, with their goals, and close them in the end.
 
     A vector of environments that is given by the user is not closed. `drawn` prefers environments
@@ -87,7 +88,7 @@ def open_env(
         env = make_vector_env(config, seed, drawn)
         if not is_given_vector(config.env):
             stack.callback(_close, env, config.env)
-        opened = with_goals(with_tile_reader(env), config)
+        opened = with_goals(env, config)
         if isinstance(opened, GoalRewards):
             stack.callback(opened.suggester.close)
         yield opened
@@ -140,18 +141,23 @@ def build_learner(
         if ranks.size > 1:
             curiosity.share(ranks)
     scaling = build_scaling(config.part(ScalingSettings), env.num_envs)
-    learner = learner_of.of(agent)(config, agent, ranks, curiosity, scaling)
-    place = getattr(config, GUIDE) if GUIDE in read_settings(config) else None
-    if place is not None:
-        path = find_checkpoint(Path(place), GUIDE)
-        checkpoint = load_checkpoint(path)
-        theirs = played_config(checkpoint, path, trust).replace(device=config.device)
-        try:
-            guide = restored_agent(theirs, env, checkpoint, path).requires_grad_(False)
-        except UserError as error:
-            raise UserError(f"guide {place}: it was trained for another task ({error})") from error
-        learner.guide, learner.guide_sha256 = guide, recorded_sha256(path)
-    return learner
+    learner_of, joined = learner_of.of(agent), (ranks, curiosity, scaling)
+    place = learner_of.guide_of(config)
+    if place is None:
+        return learner_of(config, agent, *joined)
+    return learner_of(config, agent, *joined, guide=load_guide(place, config, env, trust))
+
+
+def load_guide(place: str, config: Config, env: VectorEnv, trust: bool) -> Guide:
+    """Return the agent of a run folder or checkpoint, to explore for another one."""
+    path = find_checkpoint(Path(place), "guide")
+    checkpoint = load_checkpoint(path)
+    theirs = played_config(checkpoint, path, trust).replace(device=config.device)
+    try:
+        agent = restored_agent(theirs, env, checkpoint, path).requires_grad_(False)
+    except UserError as error:
+        raise UserError(f"guide {place}: it was trained for another task ({error})") from error
+    return Guide(agent, recorded_sha256(path))
 
 
 def player_config(
@@ -176,6 +182,8 @@ def restored_agent(
     """Return the agent of a checkpoint in evaluation mode; without a checkpoint the random one."""
     spaces = env.single_observation_space, env.single_action_space
     if checkpoint is None:
+        from models.baselines import RandomAgent
+
         return RandomAgent(*spaces).to(config.device)
     agent = build_agent(config, *spaces)
     restore_agent(agent, checkpoint, str(path))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from utils.environments import State
 from utils.errors import ENDINGS, UserError, told
 
 
@@ -23,11 +24,11 @@ class Callback:
         """Return options for the reset of this environment, beside those of `reset_options`."""
         return None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return what a resumed run needs: numbers, texts, tensors, lists, dictionaries."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         return
 
 
@@ -66,10 +67,10 @@ class Callbacks:
                 options |= each.before_episode(env) or {}
         return options
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"names": self.names, "states": [each.state_dict() for each in self._all]}
 
-    def restore(self, state: dict[str, Any] | None) -> list[str]:
+    def restore(self, state: State | None) -> list[str]:
         """Restore their states; return what differs from the run so far, in words."""
         before = [] if state is None else state["names"]
         if before != self.names:

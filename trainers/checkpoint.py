@@ -39,6 +39,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -48,7 +49,8 @@ from torch import Tensor
 
 from models.agent import Agent
 from trainers.ranks import Ranks
-from trainers.settings import CheckpointSettings, FinetuneSettings
+from trainers.settings import MOST_KEPT, CheckpointSettings, FinetuneSettings
+from utils.environments import State
 from utils.errors import Interrupted, UserError, cli_command, shortened
 from utils.files import (
     atomic_write,
@@ -87,6 +89,11 @@ LEAST_APART = 10.0  # seconds from one checkpoint to the next between two update
 INIT_FROM = "--init-from"
 
 log = logging.getLogger(__name__)
+
+
+def kept_names(n_kept: int) -> list[str]:
+    """Return the names of a run's last checkpoints, the latest first."""
+    return [LAST, PREVIOUS, *(f"ckpt_last.previous{n}.pt" for n in range(2, n_kept))]
 
 
 class Interruption:
@@ -138,13 +145,11 @@ class Checkpoints:
     last_saved: float = -math.inf
     begun: float = field(default_factory=time.perf_counter)
 
-    def keep_best(self, state: Callable[[], dict[str, Any]]) -> None:
+    def keep_best(self, state: Callable[[], State]) -> None:
         if self.config.save_ckpt and self.writer is not None:
             save_checkpoint(self.folder / BEST, state())
 
-    def after_update(
-        self, env_steps: int, is_last: bool, state: Callable[[], dict[str, Any]]
-    ) -> None:
+    def after_update(self, env_steps: int, is_last: bool, state: Callable[[], State]) -> None:
         """Write the last checkpoint when it is due or asked for.
 
         Raises:
@@ -162,9 +167,7 @@ class Checkpoints:
                 if self.writer is not None:
                     # metrics.csv is on the disk before a checkpoint that names its length.
                     whole |= {"other_ranks": parts[1:], "metrics": self.writer.sync()}
-                    save_checkpoint(self.folder / LAST, whole, self.folder / PREVIOUS)
-                    if is_last:  # nothing more is written that could be broken off
-                        (self.folder / PREVIOUS).unlink(missing_ok=True)
+                    self._save_last(whole, is_last)
         if is_last or not stop:
             return
         saved = "Nothing is saved (save_ckpt is false)"
@@ -172,7 +175,7 @@ class Checkpoints:
             saved = f"Go on with: {resume_command(self.folder)}"
         raise Interrupted(f"interrupted after {env_steps:,} steps. {saved}", signal.Signals(stop))
 
-    def between_updates(self, env_steps: int, state: Callable[[], dict[str, Any]]) -> None:
+    def between_updates(self, env_steps: int, state: Callable[[], State]) -> None:
         """Do the same between two steps of the environments, or of the optimiser.
 
         Checkpoints are seconds apart, though every update may have one: there are far more steps.
@@ -183,10 +186,20 @@ class Checkpoints:
         if any(self.ranks.all_reduce_max(wanted)):
             self.after_update(env_steps, False, state)
 
+    def _save_last(self, whole: State, is_last: bool) -> None:
+        earlier = [self.folder / name for name in kept_names(self.config.keep_checkpoints)[1:]]
+        for older, newer in pairwise(reversed(earlier)):
+            if newer.exists():
+                newer.replace(older)
+        save_checkpoint(self.folder / LAST, whole, self.folder / PREVIOUS)
+        if is_last:  # nothing more is written that could be broken off
+            for path in earlier:
+                path.unlink(missing_ok=True)
+
 
 def own_checkpoint(
     folder: Path, config: CheckpointSettings, ranks: Ranks, to_go_on: bool = False
-) -> dict[str, Any] | None:
+) -> State | None:
     of_first: list[dict[str, Any] | None] = []
 
     def find() -> str | None:
@@ -201,7 +214,7 @@ def own_checkpoint(
     return state | state["other_ranks"][ranks.rank - 1]
 
 
-def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = None) -> None:
+def save_checkpoint(path: Path, state: State, previous: Path | None = None) -> None:
     """Write tensors, numbers and text; where the writing is interrupted, the earlier file stays.
 
     The earlier checkpoint is kept as `previous`, or replaced if that is None.
@@ -243,7 +256,7 @@ class Damaged(UserError):
     """A checkpoint or a file of its replay is missing or has another content than once written."""
 
 
-def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
+def last_checkpoint(folder: Path, n_steps: int) -> State | None:
     """Return the last valid checkpoint of a run with the name of its file, or None.
 
     The files of its replay must be valid, too, unless the run is over. Nothing is changed here:
@@ -254,7 +267,7 @@ def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
             so that it must not begin anew.
     """
     problems, reached = [], last_step(folder)
-    for name in (LAST, PREVIOUS):
+    for name in kept_names(MOST_KEPT):
         path = folder / name
         if not path.is_file():
             continue
@@ -287,17 +300,18 @@ def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
 def give_way(folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
     """Put damaged checkpoints aside, before the next one keeps them as the previous."""
     source = None if checkpoint is None else checkpoint["file"]
-    if source != LAST:
-        for name in (LAST, PREVIOUS):
-            if name != source and (folder / name).exists():
-                put_aside(folder / name)
-    if source == PREVIOUS:
-        hardlink(folder / PREVIOUS, folder / LAST)
+    for name in kept_names(MOST_KEPT):
+        if name == source:
+            break
+        if (folder / name).exists():
+            put_aside(folder / name)
+    if source not in (None, LAST):
+        hardlink(folder / source, folder / LAST)
 
 
 def unfinished_checkpoint(
     folder: Path, config: CheckpointSettings, n_ranks: int = 1, to_go_on: bool = False
-) -> dict[str, Any] | None:
+) -> State | None:
     """Return the checkpoint that a run resumes from, None where no valid one has been saved.
 
     Where a run was killed between its last checkpoint and its end, run.json gets its end here.
@@ -372,7 +386,7 @@ def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
             raise Damaged(f"{path}: damaged ({error})") from None
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path) -> State:
     """Load a checkpoint onto the CPU.
 
     Raises:
@@ -456,7 +470,7 @@ def _read(path: Path) -> Any:
             raise UserError(f"{path}: not a checkpoint of this program ({reason})") from None
 
 
-def _read_published(path: Path) -> dict[str, Any]:
+def _read_published(path: Path) -> State:
     from safetensors import safe_open
 
     open(path, "rb", opener=open_regular).close()  # safe_open would wait for a pipe

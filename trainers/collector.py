@@ -13,6 +13,7 @@ from models.observations import AgentInput, Observations
 from trainers.evaluation import Episode
 from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks
+from utils.environments import Environments, Info, State
 from utils.running_statistics import Moments
 from utils.saved_state import check_like
 
@@ -23,14 +24,9 @@ class Collector:
     """N environments, the agent's memory of them, and statistics of their last episodes.
 
     Args:
-        env: The environments of this rank: a vector of Gymnasium in SAME_STEP mode.
-
-            - `reset` takes the option "first_env", the number of the first of them in the run;
-            - `state_dict` returns the running episodes where its "resumable" is true, and
-              `load_state_dict` returns False where new ones must be begun;
-            - where episodes succeed or fail, `has_success` is true and info["episode"] has
-              "success";
-            - `metrics`, if it has that, returns more metrics, always under the same names.
+        env: The environments of this rank, in SAME_STEP mode and with episode statistics. `reset`
+            takes the option "first_env", the number of the first of them in the run. `state_dict`
+            has the running episodes where its "resumable" is true.
 
     Attributes:
         percept: The agent's next input; None until episodes have begun.
@@ -41,13 +37,11 @@ class Collector:
 
     def __init__(
         self,
-        env: Any,
+        env: Environments,
         learner: Learner,
         ranks: Ranks | None = None,
     ) -> None:
         self.env, self.learner, self.scaling = env, learner, learner.scaling
-        self._has_success = getattr(env, "has_success", False)
-        self._env_metrics = getattr(env, "metrics", dict)
         self._device = learner.agent.device  # asked once: it looks for a parameter
         self.ranks = ranks or Ranks()
         self.n_envs = env.num_envs * self.ranks.size  # of all ranks
@@ -137,16 +131,16 @@ class Collector:
             "rollout/n_episodes": self.n_episodes,
         }
         known = [each.success for each in self.episodes if each.success is not None]
-        if self._has_success or known:
+        if self.env.has_success or known:
             metrics["rollout/success_mean"] = float(np.mean(known)) if known else math.nan
-        return metrics | self._env_metrics()
+        return metrics | self.env.metrics()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         assert self.percept is not None, "episodes have begun"
         assert self._memory is not None, "episodes have begun"
         env = self.env.state_dict()
         resumable = not any(self.ranks.all_reduce_max(not env["resumable"]))
-        state: dict[str, Any] = {
+        state: State = {
             "env_steps": self.env_steps,
             "n_episodes": self.n_episodes,
             "episodes": [tuple(episode) for episode in self.episodes],
@@ -164,7 +158,7 @@ class Collector:
             state["uncounted"] = torch.stack(rows)[: len(self._uncounted)]
         return state
 
-    def load_state_dict(self, state: dict[str, Any], seed: int) -> tuple[AgentInput, Memory | None]:
+    def load_state_dict(self, state: State, seed: int) -> tuple[AgentInput, Memory | None]:
         """Restore a saved state, before the agent's own; episodes have begun.
 
         Where the saved episodes cannot go on, new ones begin with a seed.
@@ -217,7 +211,7 @@ class Collector:
             raise ValueError("episodes: their returns have no mean")
 
     def _following(
-        self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: dict[str, Any]
+        self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: Info
     ) -> AgentInput:
         assert self.percept is not None, "a step has been taken"
         if not ended.any():
@@ -233,7 +227,7 @@ class Collector:
         shown = self.percept.observations.map(with_last, last)
         return AgentInput.after(shown, actions, paid, np.zeros_like(ended))
 
-    def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:
+    def _note_episodes(self, ended: np.ndarray, info: Info) -> None:
         if not ended.any():
             return
         episodes = [Episode.ended(info["episode"], n) for n in np.flatnonzero(ended)]

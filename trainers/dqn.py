@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.agent import QAgent, SequenceBatch, Step
+from models.agent import SequenceBatch, Step, ValuesAgent
 from models.observations import AgentInput
 from trainers.losses import double_q_targets, follow, gather_q, masked_mean, reduced_precision
 from trainers.off_policy import OffPolicyLearner, epsilon_after, epsilon_greedy
@@ -26,10 +26,10 @@ class DQN(OffPolicyLearner):
     recordable = True
     logged = ("critic_loss", "q_mean", "critic_grad_norm", "critic_memory_grad_norm")
     config: DqnSettings
-    agent: QAgent
-    target: QAgent
+    agent: ValuesAgent
+    target: ValuesAgent
 
-    def __init__(self, config: DqnSettings, agent: QAgent, *joined: Any) -> None:
+    def __init__(self, config: DqnSettings, agent: ValuesAgent, *joined: Any) -> None:
         super().__init__(config, agent, *joined)
         self.target = copy.deepcopy(self.agent).requires_grad_(False)
         self.add_optimizer("all", agent.parameters(), config.learning_rate)

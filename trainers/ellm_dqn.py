@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput, ObservationBatch
 from trainers.frame_replay import FrameReplay, FrameSteps
-from trainers.learner import Learner, MeanMetrics, Transition
+from trainers.learner import Guide, Learner, MeanMetrics, Transition
 from trainers.losses import double_q_targets, follow, n_step_returns, reduced_precision
 from trainers.off_policy import epsilon_after, epsilon_greedy
 from trainers.sequence_replay import CutOff
@@ -25,6 +25,7 @@ from trainers.settings import (
     GUIDE_SHARE,
     NStepDqnSettings,
 )
+from utils.environments import State
 from utils.errors import NotFiniteError
 from utils.saved_state import check_like, load_moments, moments, with_moments
 
@@ -33,8 +34,6 @@ EPSILON_FINAL = 0.01  # as published
 NOT_YET = -1
 
 log = logging.getLogger(__name__)
-
-COUNTS = ("n_seen", "n_updates", "paid", "first_reward_step", "_n_since_row", "_has_begun")
 
 
 class EllmDQN(Learner):
@@ -46,8 +45,7 @@ class EllmDQN(Learner):
     Attributes:
         target: The target heads; the encoder is the agent's own.
         replay: None before the first step.
-        guide: A frozen agent for some of the exploring actions.
-        guide_sha256: The checksum of its checkpoint.
+        guide: For some of the exploring actions.
         n_seen: Environment steps so far, those of all environments.
         n_updates: Gradient steps so far.
         paid: Sum of the rewards so far, of all environments.
@@ -60,7 +58,9 @@ class EllmDQN(Learner):
     agent: Any
     logged = ("critic_loss", "q_mean", "n_step_return_mean", "grad_norm")
 
-    def __init__(self, config: NStepDqnSettings, agent: Any, *joined: Any) -> None:
+    def __init__(
+        self, config: NStepDqnSettings, agent: Any, *joined: Any, guide: Guide | None = None
+    ) -> None:
         super().__init__(config, agent, *joined)
         self.target = copy.deepcopy(agent.head).requires_grad_(False)
         self.parameters = agent.trainable_parameters(config.finetune)
@@ -71,8 +71,7 @@ class EllmDQN(Learner):
             torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
         )
         self.replay: FrameReplay | None = None
-        self.guide: Agent | None = None
-        self.guide_sha256: str | None = None
+        self.guide = guide
         self.n_seen = self.n_updates = 0
         self.paid, self.first_reward_step = 0.0, NOT_YET
         self._guide_memory: Memory | None = None
@@ -104,7 +103,7 @@ class EllmDQN(Learner):
         drawn = torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
         if self.guide is not None:
             shares = [self.config.guide_share] * n_envs
-            drawn = epsilon_greedy(drawn, self._guided(self.guide, percept), shares)
+            drawn = epsilon_greedy(drawn, self._guided(self.guide.agent, percept), shares)
         epsilons = [self.epsilon_at(self.n_seen + n) for n in range(n_envs)]
         return step._replace(actions=epsilon_greedy(step.actions, drawn, epsilons))
 
@@ -196,6 +195,10 @@ class EllmDQN(Learner):
             "train/grad_norm": torch.stack(norms).norm(),
         }
 
+    @classmethod
+    def guide_of(cls, config: NStepDqnSettings) -> str | None:
+        return config.guide
+
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
         problems = []
@@ -208,28 +211,35 @@ class EllmDQN(Learner):
             problems.append("guide_share: no effect without a guide. Name one, or leave it out")
         return problems
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         memory = self._guide_memory
         return {
             "optimizer": moments(self.optimizer),
             "target": dict(self.target.state_dict()),
-            "counts": {name: getattr(self, name) for name in COUNTS},
+            "counts": {
+                "n_seen": self.n_seen,
+                "n_updates": self.n_updates,
+                "paid": self.paid,
+                "first_reward_step": self.first_reward_step,
+                "_n_since_row": self._n_since_row,
+                "_has_begun": self._has_begun,
+            },
             "logged": self._logged.state_dict(),
             "replay": None if self.replay is None else self.replay.state_dict(),
             "reward": None if self.reward is None else self.reward.state_dict(),
-            "guide": self.guide_sha256,
+            "guide": self.guide.sha256 if self.guide else None,
             "guide_memory": None if memory is None else memory.state_dict(),
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
-    ) -> None:
-        if state["guide"] != self.guide_sha256:
+    def load_state_dict(self, state: State, percept: AgentInput, memory: Memory | None) -> None:
+        if state["guide"] != (self.guide.sha256 if self.guide else None):
             raise ValueError("guide: not the one that the run has begun with")
         load_moments(self.optimizer, state["optimizer"])
         self.target.load_state_dict(state["target"])
-        for name in COUNTS:
-            setattr(self, name, state["counts"][name])
+        counts = state["counts"]
+        self.n_seen, self.n_updates = counts["n_seen"], counts["n_updates"]
+        self.paid, self.first_reward_step = counts["paid"], counts["first_reward_step"]
+        self._n_since_row, self._has_begun = counts["_n_since_row"], counts["_has_begun"]
         names = self._names if state["logged"]["n_steps"] else ()  # none before the first step
         check_like(state["logged"]["sums"], dict.fromkeys(names, 0.0), "logged")
         self._logged.load_state_dict(state["logged"])
@@ -241,7 +251,7 @@ class EllmDQN(Learner):
             if memory is None:
                 self.replay.begin()
         if self.guide is not None and memory is not None and state["guide_memory"]:
-            self._guide_memory = self.guide.initial_memory(percept.n_envs)
+            self._guide_memory = self.guide.agent.initial_memory(percept.n_envs)
             self._guide_memory.load_state_dict(state["guide_memory"])
 
     def check_counts(self, n_steps: int) -> None:

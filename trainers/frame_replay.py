@@ -17,6 +17,7 @@ from torch import Tensor
 from models.observations import Observations
 from trainers.sequence_replay import LEAST_CAPACITY, SavedFiles, StateFiles, check_episode_fits
 from trainers.settings import EPISODE, FrameReplaySettings
+from utils.environments import State
 from utils.files import checksum, make_folder_of_run, open_of_run, sync_folder
 from utils.saved_state import check_like
 
@@ -177,7 +178,7 @@ class FrameLog:
             files[last.name] = (n_rows * size, self._sha256.copy().hexdigest())
         return files
 
-    def load(self, state: dict[str, Any], files: SavedFiles) -> None:
+    def load(self, state: State, files: SavedFiles) -> None:
         """Restore a state from `save`; its files have been compared with their checksums.
 
         Raises:
@@ -232,7 +233,7 @@ class FrameReplay:
         self.episodes = Episodes(config.n_step)
         self.n_rows = 0
         self._begins = [0] * n_envs  # of the running episodes
-        self._kept = StateFiles(folder, f"*{SUFFIX}")
+        self._kept = StateFiles(folder, f"*{SUFFIX}", config.keep_checkpoints)
 
     @property
     def lengths(self) -> list[int]:
@@ -289,21 +290,22 @@ class FrameReplay:
             torch.from_numpy(done["not_done"].copy()).to(self.device),
         )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         logs = [log.save() for log in self.logs]
         if self.folder.is_dir():
             sync_folder(self.folder)
         files = {name: entry for log in self.logs for name, entry in log.files().items()}
-        self._kept.note(files)
+        before = self._kept.note(files)
         self._kept.remove_unnamed()
         return {
             "files": files,
+            "before": before,
             "logs": logs,
             "begins": list(self._begins),
             "episodes": torch.tensor(self.episodes, dtype=torch.int64).view(-1, 3),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         episodes = state["episodes"]
         check_like(state["begins"], self._begins, "replay.begins")
         check_like(episodes, torch.zeros(len(episodes), 3, dtype=torch.int64), "replay.episodes")
@@ -322,7 +324,7 @@ class FrameReplay:
         for log, begin in zip(self.logs, self._begins, strict=True):
             if not log.first <= begin <= log.n_written:
                 raise ValueError("replay: a running episode that stands nowhere")
-        self._kept.note(state["files"])
+        self._kept.restore(state)
 
     def _stack(self, step: int) -> np.ndarray:
         """Return the steps of a stack: the last S, padded with the episode's first.  [S]"""

@@ -13,6 +13,7 @@ from models.observations import AgentInput
 from rewards.scaling import RewardScaling
 from trainers.ranks import Ranks
 from utils.cuda_graphs import Recordable
+from utils.environments import State
 from utils.settings import Part
 
 
@@ -50,6 +51,13 @@ class Transition(NamedTuple):
     def cut_off(self) -> Tensor:
         """Whether a limit alone ended the episode: a goal on the last step is an end.  [N] bool"""
         return self.truncated & ~self.terminated
+
+
+class Guide(NamedTuple):
+    """A frozen agent that explores, and the checksum of its checkpoint."""
+
+    agent: Agent
+    sha256: str | None
 
 
 class Learner(Recordable, ABC):
@@ -92,6 +100,11 @@ class Learner(Recordable, ABC):
     def of(cls, agent: Agent) -> "type[Learner]":
         """Return the class that trains an agent of this kind of actions."""
         return cls
+
+    @classmethod
+    def guide_of(cls, config: Any) -> str | None:
+        """Return the run or checkpoint of an agent that explores, a further argument `guide`."""
+        return None
 
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
@@ -137,15 +150,13 @@ class Learner(Recordable, ABC):
         """Learn whatever is left and return the metrics; `progress` is the share of the run."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state, without the agent: after an update, where it `may_stop`, or between
         two gradient steps.
         """
 
     @abstractmethod
-    def load_state_dict(
-        self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
-    ) -> None:
+    def load_state_dict(self, state: State, percept: AgentInput, memory: Memory | None) -> None:
         """Restore a state that has the shape of a new learner's, before the agent's own.
 
         Args:
@@ -176,9 +187,9 @@ class Reward(Protocol):
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the rewards of B steps [B] and the metrics, having learned from them."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> State: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class MeanMetrics:
@@ -198,8 +209,8 @@ class MeanMetrics:
     def means(self) -> dict[str, float]:
         return {name: total / self._n_steps for name, total in self._sums.items()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"sums": dict(self._sums), "n_steps": self._n_steps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._sums, self._n_steps = dict(state["sums"]), state["n_steps"]

@@ -34,6 +34,7 @@ from trainers.sequence_replay import (
 )
 from trainers.settings import OffPolicySettings
 from utils.cuda_graphs import CheckedGraph
+from utils.environments import State
 from utils.errors import NotFiniteError
 from utils.saved_state import check_like, load_moments, moments, moments_of, with_moments
 
@@ -41,10 +42,6 @@ SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 TIMED = 5  # gradient steps: what they take tells what a run will take
 WORTH_TELLING = 300  # seconds
 STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks
-COUNTS: tuple[str, ...] = (
-    *("n_explored", "n_updates", "n_owed", "n_due", "n_taken", "n_warmup_steps", "longest"),
-    *("_n_episodes", "_n_unpaid", "_is_stale", "_has_ended", "_n_observed"),
-)
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +66,6 @@ class OffPolicyLearner(Learner):
 
     logged: ClassVar[tuple[str, ...]]
     takes_reward = True
-    counts = COUNTS
     agent: OffPolicyAgent
     target: nn.Module
 
@@ -269,21 +265,19 @@ class OffPolicyLearner(Learner):
             ]
         return []
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         reward = {} if self.reward is None else {"reward": self.reward.state_dict()}
         return reward | {
             "optimizers": {name: moments(each) for name, each in self.optimizers.items()},
             "target": dict(self.target.state_dict()),
             "beside": {name: each.detach().clone() for name, each in self.beside.items()},
-            "counts": {name: getattr(self, name) for name in self.counts},
+            "counts": self.counts(),
             "replay": None if self.replay is None else self._files.save(self.replay),
             "running": self.running.state_dict(),
             "update": self._means.state_dict() | {"waiting": self._table().cpu()},
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
-    ) -> None:
+    def load_state_dict(self, state: State, percept: AgentInput, memory: Memory | None) -> None:
         for name, optimizer in self.optimizers.items():
             load_moments(optimizer, state["optimizers"][name])
         self.target.load_state_dict(state["target"])
@@ -291,8 +285,7 @@ class OffPolicyLearner(Learner):
             parameter.data.copy_(state["beside"][name])
         if self.reward is not None:
             self.reward.load_state_dict(state["reward"])
-        for name in self.counts:
-            setattr(self, name, state["counts"][name])
+        self.load_counts(state["counts"])
         self._load_update(state["update"])
         forgotten = self.agent.initial_memory(percept.n_envs)
         context = self.agent.act(percept, forgotten, deterministic=True, advance=False).context
@@ -307,12 +300,37 @@ class OffPolicyLearner(Learner):
             like = step_tensors(percept, context, actions, nothing, nothing.bool())
             self.running.load_state_dict(state["running"], like)
 
+    def counts(self) -> dict[str, int]:
+        """Return all counts, for `load_counts`; a subclass adds its own to both."""
+        return {
+            "n_explored": self.n_explored,
+            "n_updates": self.n_updates,
+            "n_owed": self.n_owed,
+            "n_due": self.n_due,
+            "n_taken": self.n_taken,
+            "n_warmup_steps": self.n_warmup_steps,
+            "longest": self.longest,
+            "_n_episodes": self._n_episodes,
+            "_n_unpaid": self._n_unpaid,
+            "_is_stale": self._is_stale,
+            "_has_ended": self._has_ended,
+            "_n_observed": self._n_observed,
+        }
+
+    def load_counts(self, counts: dict[str, int]) -> None:
+        self.n_explored, self.n_warmup_steps = counts["n_explored"], counts["n_warmup_steps"]
+        self.n_updates, self.n_owed = counts["n_updates"], counts["n_owed"]
+        self.n_due, self.n_taken = counts["n_due"], counts["n_taken"]
+        self.longest, self._n_episodes = counts["longest"], counts["_n_episodes"]
+        self._n_unpaid, self._n_observed = counts["_n_unpaid"], counts["_n_observed"]
+        self._is_stale, self._has_ended = bool(counts["_is_stale"]), bool(counts["_has_ended"])
+
     def check_counts(self, n_steps: int) -> None:
-        counts = {name: int(getattr(self, name)) for name in self.counts}
+        counts = self.counts().values()
         # What is owed for an episode is rounded up.
         most = n_steps * (self.config.replay_ratio + 1)
         is_so = self.n_explored + self.n_warmup_steps == n_steps
-        if not is_so or min(counts.values()) < 0 or max(counts.values()) > most:
+        if not is_so or min(counts) < 0 or max(counts) > most:
             raise ValueError(f"counts: not those of {n_steps:,} steps")
 
     @cached_property
@@ -365,7 +383,7 @@ class OffPolicyLearner(Learner):
             raise NotFiniteError({"epoch": 0, "number": number, "logged": logged})
         return table
 
-    def _load_update(self, state: dict[str, Any]) -> None:
+    def _load_update(self, state: State) -> None:
         names, n_summed, waiting = self._names, state["n_steps"], state["waiting"]
         check_like(state["sums"], dict.fromkeys(names if n_summed else (), 0.0), "update.sums")
         check_like(waiting, torch.zeros(len(waiting), len(names)), "update.waiting")
@@ -411,9 +429,10 @@ class OffPolicyLearner(Learner):
     @cached_property
     def _files(self) -> ReplayFiles:
         assert self.folder is not None, "a run sets its folder before the first step"
-        return ReplayFiles(self.folder / self.ranks.own_name("replay"))
+        folder = self.folder / self.ranks.own_name("replay")
+        return ReplayFiles(folder, self.config.keep_checkpoints)
 
-    def _load_replay(self, state: dict[str, Any], example: EpisodeSteps) -> None:
+    def _load_replay(self, state: State, example: EpisodeSteps) -> None:
         if self.config.replay_capacity not in (None, state["capacity"]):
             raise ValueError(f"replay: {state['capacity']} rows, not {self.config.replay_capacity}")
         device = self.agent.device

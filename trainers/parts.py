@@ -14,7 +14,7 @@ from rewards import CURIOSITIES
 from rewards.settings import REWARD_CLIP, CuriositySettings, GoalSettings, ScalingSettings
 from rewards.suggesters import SUGGESTERS
 from trainers.settings import READS, RunSettings
-from utils.settings import OwnRegistry, Program, install
+from utils.settings import OwnRegistry, Program, install, needless, read_settings
 from utils.user_modules import telling
 
 
@@ -39,7 +39,8 @@ LEARNERS = Learners(
 def validate_config(config: Any) -> list[str]:
     from rewards.goals import validate_config as goal_contradictions  # brings PyTorch
 
-    goals, choice = goal_contradictions(config), config.normalize_reward
+    goals = [*needless(config, read_settings(config)), *goal_contradictions(config)]
+    choice = config.normalize_reward
     is_known = ENVIRONMENTS.known_as(config.env) is not None
     clips = is_known and (clips_rewards(config.env) if choice is None else choice)
     if is_known and not clips and config.reward_clip != REWARD_CLIP:

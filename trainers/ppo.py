@@ -14,6 +14,7 @@ from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step
 from models.observations import AgentInput, ObservationBatch
+from models.settings import SequenceSettings
 from trainers.learner import Learner, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
@@ -200,7 +201,11 @@ class PPO(Learner):
         metrics = dict(zip(names, table.mean(0).tolist(), strict=True))
         is_finite = math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"])
         if any(self.ranks.all_reduce_max(not is_finite)):
-            raise NotFiniteError(self._first_not_finite(rollout, orders, logged))
+            sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
+            bad = (~sums.isfinite()).nonzero()
+            first = int(bad[0]) if len(bad) else 0  # it may be another rank that has one
+            epoch, number = divmod(first, len(logged) // len(orders))
+            raise NotFiniteError({"epoch": epoch, "number": number, "logged": logged[first]})
 
         # A GPT reads the last steps again in the next rollout, by then with other weights.
         if self.agent.n_context:
@@ -271,10 +276,11 @@ class PPO(Learner):
         if not self.agent.sequential:
             samples = order.to(self.agent.device)
             return map(rollout.batch, samples.split(len(order) // config.n_batches))
+        n_sequences = config.part(SequenceSettings).sequences_per_batch
         if ranks.size == 1:
-            return map(rollout.sequence_batch, order.split(config.sequences_per_batch))
+            return map(rollout.sequence_batch, order.split(n_sequences))
         # Ranks have cut different numbers of sequences, and each minibatch needs some of each rank.
-        wanted = -(-len(order) // ranks.part_of(config.sequences_per_batch))
+        wanted = -(-len(order) // ranks.part_of(n_sequences))
         n_batches = min(ranks.all_reduce_max(wanted)[0], ranks.least(len(order)))
         return map(rollout.sequence_batch, order.tensor_split(n_batches))
 
@@ -333,24 +339,6 @@ class PPO(Learner):
         if len(advantages) < 2:  # one sample has no spread to divide by
             return advantages
         return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-
-    def _first_not_finite(
-        self, rollout: Rollout, orders: list[Tensor], logged: list[dict[str, Tensor]]
-    ) -> dict[str, Any]:
-        sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
-        bad = (~sums.isfinite()).nonzero()
-        first = int(bad[0]) if len(bad) else 0  # it may be another rank that has one
-        epoch, number = divmod(first, len(logged) // len(orders))
-        batch = list(self._minibatches(rollout, orders[epoch]))[number]
-        shown = {"observations": batch.observations.shown.tensors()}
-        parts = self.ranks.gather(batch._asdict() | shown)
-        return {
-            "epoch": epoch,
-            "number": number,
-            "logged": logged[first],
-            **(parts[0] if parts else {}),
-            "other_ranks": parts[1:],
-        }
 
 
 def impossible_decays(config: ScheduleSettings) -> list[str]:

@@ -6,17 +6,16 @@ Running statistics of rewards and advantages are each rank's own. The first rank
 """
 
 import io
-import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial, reduce
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from models.agent import Agent
@@ -27,7 +26,7 @@ from utils.seeding import derived_seed, seed_everything
 from utils.settings import Config
 
 Result = TypeVar("Result")
-ALIGNED = 16  # floats: a line of the processor's cache
+Number = TypeVar("Number", int, float)
 WHOLE = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
 
@@ -75,7 +74,6 @@ class Ranks:
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
-        self._shared: dict[Optimizer, SharedStep | None] = {}
 
     @property
     def first(self) -> bool:
@@ -136,21 +134,7 @@ class Ranks:
             torch.div(total.view_as(gradient), dist.get_world_size(), out=gradient)
 
     def step(self, optimizer: Optimizer, parameters: Sequence[Tensor], max_norm: float) -> Tensor:
-        """Average gradients, clip their norm, take the optimiser's step; return the norm before.
-
-        `parameters` are all that the optimiser has, an Adam or AdamW with its moments. Ranks that
-        share the memory of a machine share the work, too: `SharedStep`.
-        """
-        # Decided at the first step and not earlier: until then a checkpoint may replace moments.
-        if self.size > 1 and optimizer not in self._shared:
-            on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
-            on_one_machine = int(os.environ["LOCAL_WORLD_SIZE"]) == self.size
-            is_possible = on_cpu and on_one_machine and hasattr(os, "memfd_create")
-            self._shared[optimizer] = (
-                SharedStep(optimizer, parameters, self.rank, self.size) if is_possible else None
-            )
-        if shared := self._shared.get(optimizer):
-            return shared(max_norm)
+        """Average gradients, clip their norm, take the optimiser's step; return the norm before."""
         self.average_gradients(parameters)
         norm = clip_grad_norm_(parameters, max_norm)
         optimizer.step()
@@ -178,10 +162,11 @@ class Ranks:
             dist.all_reduce(squares)
         return Moments(count, mean, squares)
 
-    def all_reduce_max(self, *values: int) -> list[int]:
+    def all_reduce_max(self, *values: Number) -> list[Number]:
         if self.size == 1:
             return list(values)
-        largest = torch.tensor([int(value) for value in values])
+        is_whole = all(isinstance(value, int) for value in values)  # gloo has no maximum of bools
+        largest = torch.tensor(values, dtype=torch.int64 if is_whole else torch.float64)
         with _together():
             dist.all_reduce(largest, dist.ReduceOp.MAX)
         return largest.tolist()
@@ -222,80 +207,6 @@ class Ranks:
         with ExitStack() as stack:
             self.run_on_first(partial(stack.enter_context, context))
             yield
-
-
-class SharedStep:
-    """Parameters and moments in one piece of memory, where each rank steps its share of them.
-
-    Sent through sockets, the gradients of four million parameters take as long as a minibatch of a
-    small network, and every rank would take the same optimiser's step. Here each averages the
-    gradients of some parameters, and steps these alone (the first stage of ZeRO, Rajbhandari et al.
-    2020, arXiv:1910.02054). All ranks must be processes of one machine.
-    """
-
-    def __init__(
-        self, optimizer: Optimizer, parameters: Sequence[Tensor], rank: int, size: int
-    ) -> None:
-        self.optimizer, self.parameters, self.rank = optimizer, parameters, rank
-        numbers = [parameter.numel() for parameter in parameters]
-        memory = _shared_memory((4 + size) * 4 * sum(n + ALIGNED for n in numbers), rank)
-        place = 0
-
-        def shared(like: Tensor) -> Tensor:
-            nonlocal place
-            tensor = torch.frombuffer(memory, dtype=torch.float32, count=like.numel(), offset=place)
-            place += 4 * -(-like.numel() // ALIGNED) * ALIGNED
-            return tensor.view_as(like)
-
-        self.gradients = [[shared(p) for p in parameters] for _ in range(size)]
-        for parameter in parameters:
-            state = optimizer.state[parameter]
-            for name in ("step", "exp_avg", "exp_avg_sq"):
-                state[name] = shared(state[name]).copy_(state[name])
-            parameter.data = shared(parameter).copy_(parameter.data)
-        # The largest first, each to the rank that has least so far.
-        loads, self.own = [0] * size, []
-        for index in sorted(range(len(numbers)), key=lambda index: -numbers[index]):
-            least = loads.index(min(loads))
-            loads[least] += numbers[index]
-            self.own += [index] if least == rank else []
-
-    @torch.no_grad()
-    def __call__(self, max_norm: float) -> Tensor:
-        """Average, clip and step; return the norm before clipping."""
-        for parameter, place in zip(self.parameters, self.gradients[self.rank], strict=True):
-            place.zero_() if parameter.grad is None else place.copy_(parameter.grad)
-            parameter.grad = None  # so that the optimiser steps this rank's share alone
-        with _together():
-            dist.barrier()
-        own = [reduce(torch.add, [g[index] for g in self.gradients]) for index in self.own]
-        torch._foreach_div_(own, len(self.gradients))
-        for index, gradient in zip(self.own, own, strict=True):
-            self.parameters[index].grad = gradient
-        squared = get_total_norm(own).square()
-        with _together():
-            dist.all_reduce(squared)
-        norm = squared.sqrt()
-        torch._foreach_mul_(own, (max_norm / (norm + 1e-6)).clamp(max=1))
-        self.optimizer.step()
-        with _together():
-            dist.barrier()  # all parameters have to be new before anyone reads them
-        return norm
-
-
-def _shared_memory(n_bytes: int, rank: int) -> mmap.mmap:
-    first = None if rank else os.memfd_create("parameters")  # has no name, and ends with its users
-    if first is not None:
-        os.truncate(first, n_bytes)
-    places = [f"/proc/{os.getpid()}/fd/{first}"]
-    dist.broadcast_object_list(places)
-    file = os.open(places[0], os.O_RDWR)
-    memory = mmap.mmap(file, n_bytes)
-    os.close(file)
-    dist.barrier()
-    if first is not None:
-        os.close(first)
-    return memory
 
 
 def _check_started_by_torchrun() -> None:

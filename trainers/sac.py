@@ -12,11 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.agent import Agent, SacAgent, SequenceBatch, allowed
+from models.agent import Agent, PolicyAndCriticsAgent, SequenceBatch, allowed
 from trainers.losses import Policy, follow, gather_q, masked_mean, soft_targets
 from trainers.off_policy import OffPolicyLearner
 from trainers.settings import SacSettings
-from trainers.td3 import ActorCriticLearner, Pair, TwinCriticLearner
+from trainers.td3 import (
+    CRITICS,
+    GRADIENTS,
+    ActorCriticLearner,
+    Pair,
+    TwinCriticLearner,
+)
 from utils.errors import UserError
 
 LEAST_TEMPERATURE = 1e-8  # whose logarithm is learned
@@ -68,15 +74,12 @@ class SAC(Tempered, ActorCriticLearner):
         target: The target critics; heads alone where the critics share the policy's body.
     """
 
-    logged = (
-        *("critic_loss", "q1_mean", "q2_mean", "actor_loss", "entropy", "temperature"),
-        *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
-    )
+    logged = (*CRITICS, "actor_loss", "entropy", "temperature", *GRADIENTS)
     recordable = True
-    agent: SacAgent
+    agent: PolicyAndCriticsAgent
     target: Critic
 
-    def __init__(self, config: SacSettings, agent: SacAgent, *joined: Any) -> None:
+    def __init__(self, config: SacSettings, agent: PolicyAndCriticsAgent, *joined: Any) -> None:
         super().__init__(config, agent, *joined)
         self.critic = Critic(agent.critics, agent.critic_body)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
@@ -110,7 +113,10 @@ class SAC(Tempered, ActorCriticLearner):
         if config.shared_encoder:
             # One optimiser for everything: L = (L_1 + L_2) / 2 + L_policy
             actor_loss, entropy = self._actor_loss(logits, values, mask)
-            critic, actor = agent.critics.first.parameters(), agent.policy.parameters()
+            critic, actor = (
+                agent.critics.get_submodule("first").parameters(),
+                agent.policy.parameters(),
+            )
             parts = {"critic": critic, "actor": actor, "memory": memory}
             logged |= self.gradient_step("all", 0.5 * critic_loss + actor_loss, parts)
         else:

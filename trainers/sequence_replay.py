@@ -19,6 +19,7 @@ from torch import Tensor
 from models.agent import RecentSteps, SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
 from trainers.settings import WHOLE
+from utils.environments import State
 from utils.errors import RunError
 from utils.files import (
     atomic_write,
@@ -197,15 +198,23 @@ class Replay:
 
 
 class StateFiles:
-    """Replay files in a folder, of one pattern; those that no recent state names are removed."""
+    """Replay files in a folder, of one pattern; those that no kept state names are removed."""
 
-    def __init__(self, folder: Path, pattern: str) -> None:
+    def __init__(self, folder: Path, pattern: str, n_kept: int) -> None:
         self.folder, self.pattern = folder, pattern
-        # Three: the next checkpoint, which may fail to be written, the last and the one before.
-        self._named: deque[set[str]] = deque(maxlen=3)
+        # One more than are kept: the next checkpoint may fail to be written.
+        self._named: deque[set[str]] = deque(maxlen=n_kept + 1)
 
-    def note(self, names: Iterable[str]) -> None:
+    def note(self, names: Iterable[str]) -> list[list[str]]:
+        """Keep the files of a state; return those of the states before, for `restore`."""
+        before = [sorted(own) for own in self._named]
         self._named.append(set(names))
+        return before
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Keep the files of a saved state and of those before: their checkpoints may be there."""
+        for names in (*state.get("before", ()), state["files"]):  # earlier versions told none
+            self._named.append(set(names))
 
     def remove_unnamed(self, paths: Iterable[Path] | None = None) -> None:
         named = set().union(*self._named)
@@ -217,9 +226,9 @@ class StateFiles:
 class ReplayFiles:
     """A run's replay on the disk: files of rows, each written once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, n_kept: int) -> None:
         self.folder = folder
-        self._kept = StateFiles(folder, "rows_*.pt")
+        self._kept = StateFiles(folder, "rows_*.pt", n_kept)
         self._files: SavedFiles = {}
         self._n_saved = 0  # rows written by the last state
 
@@ -232,11 +241,13 @@ class ReplayFiles:
         begin = max(self._n_saved, oldest)
         if begin < replay.n_written:
             files |= self._write(replay, begin)
-        self._note(files, replay.n_written)
+        self._files, self._n_saved = files, replay.n_written
+        before = self._kept.note(files)
         self._kept.remove_unnamed()
-        return {"files": files, "capacity": replay.capacity, "n_written": replay.n_written}
+        state = {"files": files, "capacity": replay.capacity, "n_written": replay.n_written}
+        return state | {"before": before}
 
-    def load(self, replay: Replay, state: dict[str, Any]) -> None:
+    def load(self, replay: Replay, state: State) -> None:
         """Fill a replay from the files of a state; their checksums have been compared."""
 
         def rows(name: str) -> dict[str, Tensor]:
@@ -245,11 +256,8 @@ class ReplayFiles:
 
         parts = ((_first_row(name), rows(name)) for name in state["files"])
         replay.load(parts, state["n_written"])
-        self._note(state["files"], replay.n_written)
-
-    def _note(self, files: SavedFiles, n_written: int) -> None:
-        self._files, self._n_saved = files, n_written
-        self._kept.note(files)
+        self._files, self._n_saved = state["files"], replay.n_written
+        self._kept.restore(state)
 
     def _write(self, replay: Replay, begin: int) -> SavedFiles:
         make_folder_of_run(self.folder)
@@ -370,14 +378,14 @@ class EpisodeBuffer:
         running = RecentSteps(is_first, stacked["last_actions"], (ages - n_steps).clamp(min=0))
         return _observations(stacked), running
 
-    def state_dict(self) -> dict[str, Any] | None:
+    def state_dict(self) -> State | None:
         """Return the steps, [P, N, ...] each, or None."""
         if not any(self.ages):
             return None
         lengths = {"lengths": list(self.lengths), "earlier": list(self.earlier)}
         return lengths | {"steps": _stacked(self._steps)}
 
-    def load_state_dict(self, state: dict[str, Any], like: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: State, like: Mapping[str, Tensor]) -> None:
         steps, lengths, earlier = state["steps"], state["lengths"], state["earlier"]
         device = like["actions"].device
         for name in ("lengths", "earlier"):

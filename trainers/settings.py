@@ -15,10 +15,24 @@ MOST_SAMPLES = 2**24
 DECAYS = ("none", "linear", "linear_burn_in", "exp")
 WHOLE = -1
 GUIDE_SHARE = 0.5  # as published
+MOST_KEPT = 100  # checkpoints
 
 
 @dataclass(frozen=True)
-class CheckpointSettings(Config):
+class KeptSettings(Config):
+    title = "checkpoints"
+
+    keep_checkpoints: int = setting(
+        "last checkpoints that are kept while the run goes on, each with its replay",
+        low=2,
+        high=MOST_KEPT,
+        has_effect=False,
+        default=2,
+    )
+
+
+@dataclass(frozen=True)
+class CheckpointSettings(KeptSettings):
     title = "checkpoints"
 
     save_ckpt: bool = setting(
@@ -48,7 +62,9 @@ class EvaluationSettings(Config):
     eval_steps: int = setting(
         "environment steps between two evaluations; 0: none", low=0, high=10**12, default=0
     )
-    eval_episodes: int = setting("episodes of an evaluation", low=1, high=1000, default=10)
+    eval_episodes: int = setting(
+        "episodes of an evaluation", low=1, high=1000, default=10, needs="eval_steps"
+    )
 
 
 @dataclass(frozen=True)
@@ -124,12 +140,6 @@ class PpoSettings(ScheduleSettings):
         high=MOST_SAMPLES,
         default=8,
     )
-    sequences_per_batch: int = setting(
-        "sequences per minibatch (agents with a trained memory)",
-        low=1,
-        high=MOST_SAMPLES,
-        default=16,
-    )
     gae_lambda: float = setting(
         "lambda of generalised advantage estimation", low=0, high=1, default=0.99
     )
@@ -153,7 +163,7 @@ class PpoSettings(ScheduleSettings):
 
 
 @dataclass(frozen=True)
-class CapacitySettings(Config):
+class CapacitySettings(KeptSettings):
     title = "replay"
 
     replay_capacity: int | None = setting(
@@ -284,6 +294,7 @@ class TwinCriticSettings(OffPolicySettings):
         "with shared_encoder: the policy's loss leaves critics and their view alone; with "
         "continuous actions the policy, too, sees what the critics have learned to see",
         default=True,
+        needs="shared_encoder",
     )
     actor_learning_rate: float | None = setting(
         "without shared_encoder: learning rate of the policy and its body; null: learning_rate",
@@ -315,9 +326,10 @@ class SacSettings(TwinCriticSettings):
         low=0,
         high=1,
         default=0.7,
+        needs="learn_temperature",
     )
     temperature_learning_rate: float = setting(
-        "learning rate of the temperature", low=0, high=10, default=3e-4
+        "learning rate of the temperature", low=0, high=10, default=3e-4, needs="learn_temperature"
     )
 
 

@@ -20,6 +20,9 @@ from trainers.off_policy import OffPolicyLearner
 from trainers.settings import Td3Settings
 
 Pair = tuple[Tensor, Tensor]  # of both critics
+# Metrics.
+CRITICS = ("critic_loss", "q1_mean", "q2_mean")
+GRADIENTS = ("critic_grad_norm", "actor_grad_norm", "memory_grad_norm")
 
 
 class ActorCriticLearner(OffPolicyLearner):
@@ -41,10 +44,12 @@ class ActorCriticLearner(OffPolicyLearner):
 
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
+        rates = {"actor": config.actor_learning_rate, "critic": config.critic_learning_rate}
         return OffPolicyLearner.validate_config(config, agent) + [
-            f"{name}: shared_encoder has one optimiser, of learning_rate. Add shared_encoder=false"
-            for name in ("actor_learning_rate", "critic_learning_rate")
-            if config.shared_encoder and getattr(config, name) is not None
+            f"{name}_learning_rate: shared_encoder has one optimiser, of learning_rate. Add "
+            "shared_encoder=false"
+            for name, rate in rates.items()
+            if config.shared_encoder and rate is not None
         ]
 
 
@@ -56,8 +61,9 @@ class TwinCriticLearner(ActorCriticLearner):
     """
 
     logged: ClassVar[tuple[str, ...]] = (
-        *("critic_loss", "q1_mean", "q2_mean", "actor_loss"),
-        *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
+        *CRITICS,
+        "actor_loss",
+        *GRADIENTS,
     )
     delay = 1  # gradient steps of the critics for each of the policy
     config: Any
@@ -70,7 +76,13 @@ class TwinCriticLearner(ActorCriticLearner):
         own = [] if agent.critic_body is None else agent.critic_body.parameters()
         self.add_optimizers([*own, *agent.critics.parameters()])
         self.n_critic_steps = 0
-        self.counts = (*self.counts, "n_critic_steps")
+
+    def counts(self) -> dict[str, int]:
+        return super().counts() | {"n_critic_steps": self.n_critic_steps}
+
+    def load_counts(self, counts: dict[str, int]) -> None:
+        super().load_counts(counts)
+        self.n_critic_steps = counts["n_critic_steps"]
 
     @abstractmethod
     def next_actions(

@@ -24,6 +24,7 @@ from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.evaluation import GreedyEvaluation
 from trainers.learner import Learner, Transition
 from trainers.settings import CheckpointSettings, RunSettings
+from utils.environments import State
 from utils.errors import (
     ENDINGS,
     EnvFault,
@@ -34,7 +35,6 @@ from utils.errors import (
     cli_command,
     told,
 )
-from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, Media, MetricsWriter, are_as_saved
 from utils.run_folder import NO_FACTS, mark_finished, record_resume, resume_command, trusting
 from utils.saved_state import called, check_like
@@ -42,7 +42,6 @@ from utils.seeding import derived_seed, random_state, set_random_state
 from utils.settings import own_choices
 from utils.user_modules import GIVEN
 
-BAD_MINIBATCH = "bad_minibatch.pt"
 EPISODES_TO_KNOW = 10  # their length: the first to end are the short ones
 # Parts of a checkpoint that have another size in every run; their own loaders check them.
 RAGGED = {
@@ -172,7 +171,7 @@ class Run:
     def resume(
         self,
         folder: Path,
-        checkpoint: dict[str, Any] | None,
+        checkpoint: State | None,
         environment: Mapping[str, Any] = NO_FACTS,
     ) -> None:
         """Take up a run; `environment`: what tells a given one from others of its name."""
@@ -235,10 +234,9 @@ class Run:
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the pretrained parts of agent and environments."""
-        of_env: dict[str, str] = getattr(self.collector.env, "fingerprints", dict)()
-        return self.learner.agent.fingerprints() | of_env
+        return self.learner.agent.fingerprints() | self.collector.env.fingerprints()
 
-    def agent_state(self) -> dict[str, Any]:
+    def agent_state(self) -> State:
         agent = self.learner.agent
         return {
             "config": self.config.as_dict(),
@@ -247,7 +245,7 @@ class Run:
             "env_steps": self.env_steps,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return self.agent_state() | {
             "collector": self.collector.state_dict(),
             "learner": self.learner.state_dict(),
@@ -261,7 +259,7 @@ class Run:
             "callbacks": self.callbacks.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
+    def load_state_dict(self, state: State) -> bool:
         """Restore a state in a new run; return whether its running episodes go on, too."""
         # A fresh state, of new episodes, shows the shapes that the saved one must have.
         seed = derived_seed(self.config.seed, state["env_steps"])
@@ -322,7 +320,7 @@ class Run:
                 after_step()
             metrics = self.learner.update(self.env_steps / self.config.n_steps)
         except NotFiniteError as error:
-            error.minibatch["env_steps"] = self.env_steps
+            error.env_steps = self.env_steps
             raise
         self.collector.count_observations()
         # Ranks keep statistics of their own observations; those of the first count.
@@ -384,12 +382,9 @@ def guarded(
         except NotFiniteError as error:
             if not first:  # all ranks meet it, and the first tells it
                 raise
-            path = folder / BAD_MINIBATCH
-            with atomic_write(path) as file:
-                save_tensors(error.minibatch, file)
             raise RunError(
-                f"{folder}: a loss or gradient is not finite {error}; the minibatch is in {path}, "
-                "the run's last good checkpoint stays"
+                f"{folder}: {error}, at step {error.env_steps:,} of the run, whose last good "
+                "checkpoint stays. Lower learning_rate in a new run"
             ) from None
     except EnvFault as error:
         raise UserError(f"{error}. {kept} environment, then {go_on}") from error
@@ -398,10 +393,9 @@ def guarded(
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
         place = error.filename or folder
         raise RunError(f"{place}: {error.strerror or error}. Then {go_on}") from None
-    except (
-        *(UserError, RunError, Interrupted, NotFiniteError),
-        *(MemoryError, torch.OutOfMemoryError, *ENDINGS),
-    ):
+    except (UserError, RunError, Interrupted, NotFiniteError):
+        raise
+    except (MemoryError, torch.OutOfMemoryError, *ENDINGS):
         raise
     except BaseException as error:  # whatever its author did
         if not own:

@@ -2,12 +2,13 @@
 
 import difflib
 import errno
+import math
 import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,21 @@ class RunError(Exception):
 class NotFiniteError(Exception):
     """A loss or a gradient that is infinite or no number.
 
+    Args:
+        step: The first gradient step that had one: its `epoch`, its `number` there, and the numbers
+            that were `logged`.
+
     Attributes:
-        minibatch: The first that had one, with its epoch and number, as tensors and plain types.
+        env_steps: The run's, when it was met.
     """
 
-    def __init__(self, minibatch: dict[str, Any]) -> None:
-        super().__init__(f"in epoch {minibatch['epoch']}, minibatch {minibatch['number']}")
-        self.minibatch = minibatch
+    def __init__(self, step: Mapping[str, Any]) -> None:
+        bad = [name for name, value in step["logged"].items() if not math.isfinite(value)]
+        where = bad[0] if bad else "a loss or gradient of another rank"
+        super().__init__(
+            f"{where} is not finite in epoch {step['epoch']}, minibatch {step['number']}"
+        )
+        self.env_steps = 0
 
 
 class Interrupted(Exception):

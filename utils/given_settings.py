@@ -32,6 +32,7 @@ from utils.settings import (
     settings_index,
     settings_of_env,
     shown,
+    with_text,
 )
 from utils.user_modules import search
 
@@ -381,7 +382,7 @@ def describe_settings(part: str = "", chosen: Mapping[str, Any] = NOTHING) -> st
         default = json.dumps(each.metadata["default"])
         groups.setdefault(heading, []).append(
             f"  {name} ({kind_text(each)}, default {default})\n"
-            f"      {each.metadata['help']}{range_text(each)}"
+            f"      {each.metadata['help']}{range_text(each)}{with_text(each)}"
         )
     titles = dict.fromkeys(each.title for each in all_settings(chosen).values())
     if not groups:

@@ -56,7 +56,6 @@ class LoggerSettings(Config):
     wandb: bool = setting(
         "send metrics to Weights & Biases as well", has_effect=False, safe=(False,), default=False
     )
-    wandb_project: str = setting("its project there", has_effect=False, default="helm")
 
 
 class NotLogged(UserError):
@@ -145,7 +144,7 @@ class WandbLogger:
                 file.write(uuid.uuid4().hex.encode())
         try:
             self._run = wandb.init(
-                project=config.wandb_project,
+                project=os.environ.get("WANDB_PROJECT", "helm"),
                 name="/".join(folder.parts[-3:]),
                 id=_content(path).decode(),
                 resume="allow",
@@ -156,7 +155,7 @@ class WandbLogger:
             reason = str(error).splitlines()[0].rstrip(".")
             raise NotLogged(
                 f"wandb: {reason}. Run: wandb login, set WANDB_MODE=offline, or change "
-                "wandb_project"
+                "WANDB_PROJECT"
             ) from None
         self._run.define_metric("*", step_metric="env_steps")
 

@@ -1,9 +1,9 @@
 """The folder of a run: made whole before the first step, described, locked, found again.
 
 A folder may come from somebody else, and its settings may lead outside: to code, an address, or a
-place to read or write. They are followed where this user has begun the run on this machine, shown
-by a signature in run.json made with a key that no run folder holds. Any other run needs the user's
-word: --trust for all settings, or a new value for one.
+place to read or write. They are followed where the user's own list, which no run folder holds, has
+the run with exactly these settings: the user has begun it, or trusted it, here. Any other run needs
+the user's word: --trust for all settings, or a new value for one.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import errno
 import fcntl
 import functools
 import hashlib
-import hmac
 import importlib.metadata
 import itertools
 import json
@@ -64,13 +63,13 @@ from utils.user_modules import (
 
 DESCRIPTION = "run.json"
 INIT_FROM = "init_from"  # in run.json: the checkpoint that a run began with
-BEGUN_HERE = "begun_here"  # in run.json: the user's own code, and the signature
-RECEIVED = "received"  # there, of a module: the run came with it and was trusted
-UNSIGNED = "unsigned"  # there: no key could be kept, and the settings lead outside
-KEY_BYTES = 32
+ID = "id"  # in run.json: the name of a run in the user's list
+UNLISTED = "unlisted"  # there: no list could be kept, and the settings lead outside
+RECEIVED = "received"  # in that list, of a module: the run came with it and was trusted
 EXPERIMENTS = Path("experiments")
 SETTINGS, LOCK = "config.json", "lock"
 PUBLISHED = "model.safetensors"  # the name under which a hub expects weights
+GONE = {"wandb_project"}  # settings of earlier versions without an effect
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
 PACKAGES = (
     *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),
@@ -142,7 +141,8 @@ def create_run_folder(
         description |= {ENVIRONMENT: dict(environment)} if environment else {}
         if init_checkpoint is not None:
             description[INIT_FROM] = dict(init_checkpoint)
-        description[BEGUN_HERE] = begun_here(config, description)
+        description[ID] = secrets.token_hex(16)
+        description |= enlist(config, description)
         write_json(unfinished / DESCRIPTION, description)
         others = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
         names = [folder] if run_id else itertools.chain([folder], others)
@@ -192,10 +192,9 @@ def resume_command(folder: Path, n_ranks: int | None = None) -> str:
 
 
 def trusting(folder: Path) -> list[str]:
-    """Return the option that a run needs which was begun here, where no key can be kept."""
-    begun = description_of(folder).get(BEGUN_HERE)
-    is_unsigned = isinstance(begun, dict) and begun.get(UNSIGNED) is True
-    return ["--trust"] if is_unsigned and not os.access(_key_file(), os.R_OK) else []
+    """Return the option that a run needs which was begun here, where no list can be kept."""
+    is_unlisted = description_of(folder).get(UNLISTED) is True
+    return ["--trust"] if is_unlisted and not os.access(_user_list(), os.R_OK) else []
 
 
 def load_run_config(folder: Path, trust: bool = False) -> Config:
@@ -301,7 +300,9 @@ def record_resume(
     # It is the user's run from now on. Code that it was received with stays received.
     modules = describe_user_modules(config)
     came = [name for name in modules if own is None or RECEIVED in own.get(name, ())]
-    description[BEGUN_HERE] = begun_here(config, description, came)
+    if not _file_in_list(description):
+        description[ID] = secrets.token_hex(16)
+    description |= enlist(config, description, came)
     write_json(folder / DESCRIPTION, description)
     if is_longer:  # after run.json, which allows it, so that a kill in between does no harm
         write_json(folder / SETTINGS, settings | {"n_steps": config.n_steps})
@@ -466,24 +467,34 @@ def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
     }
 
 
-def begun_here(
+def enlist(
     config: Config, description: Mapping[str, Any], came: Collection[str] = ()
-) -> dict[str, Any]:
+) -> dict[str, bool]:
+    """Write into the user's list where a run leads; one that leads nowhere needs no place there.
+
+    Returns what run.json says where that cannot be done.
+    """
+    values = config.as_dict()
+    leads_to = _leads_to(values, description)
+    is_read = not read_settings(config).isdisjoint(leads_to["outside"])
+    if not (is_read or leads_to["code"] or leads_to[INIT_FROM]):
+        return {}
     modules = describe_user_modules(config)
     for module in came:
         modules[module][RECEIVED] = "yes"
-    _make_key()
-    values = config.as_dict()
-    signature = _signature(values, modules, description)
-    facts = {"user_modules": modules, "signature": signature}
-    leading = [*(_outside(values).keys() & read_settings(config)), *named_modules(values)]
-    if signature is None and (leading or INIT_FROM in description):
+    file = _file_in_list(description)
+    assert file is not None, "it has just been named"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {"leads_to": leads_to, "user_modules": modules})
+    except OSError:
         log.warning(
-            f"{_key_file()}: no key can be kept there, and this run's settings lead outside: "
-            "--trust alone resumes and plays it. Set XDG_DATA_HOME to a folder that can be written"
+            f"{file.parent}: no list of runs can be kept there, and this run's settings lead "
+            "outside: --trust alone resumes and plays it. Set XDG_STATE_HOME to a folder that can "
+            "be written"
         )
-        return facts | {UNSIGNED: True}
-    return facts
+        return {UNLISTED: True}
+    return {}
 
 
 def stored_config(values: Any, source: str, folder: Path, trust: bool) -> Config:
@@ -496,6 +507,8 @@ def stored_config(values: Any, source: str, folder: Path, trust: bool) -> Config
         if setting != "env":
             parts_of(setting, values[setting])  # raises where it has not that form
         _admit(setting, module, source, own, trust)
+    if isinstance(values, dict):
+        values = {name: value for name, value in values.items() if name not in GONE}
     return config_from_dict(values, source)
 
 
@@ -585,28 +598,19 @@ def _tell_edited(setting: str, module: str, place: Path, _sha256: str) -> None:
 
 
 def _own_modules(values: Any, folder: Path) -> dict[str, Any] | None:
+    """Return the code of a run in the user's list; None where it is not there as it is here."""
     description = description_of(folder)
-    match description.get(BEGUN_HERE):
-        case {"user_modules": dict(modules), "signature": str(found)} if isinstance(values, dict):
-            expected = _signature(values, modules, description)
-            # In constant time, so that its duration tells nothing of the signature.
-            given = found.encode(errors="replace")
-            if expected and hmac.compare_digest(expected.encode(), given):
-                return modules
-    return None
-
-
-def _signature(
-    values: Mapping[str, Any], modules: Mapping[str, Any], description: Mapping[str, Any]
-) -> str | None:
-    """Return the signature of all that leads outside, None where the user can keep no key."""
-    signed = [_outside(values), named_modules(values), modules, description.get(INIT_FROM)]
-    message = json.dumps(signed, sort_keys=True).encode()
-    try:
-        key = _key_file().read_bytes()
-    except OSError:
+    file = _file_in_list(description)
+    if file is None or not file.is_file() or not isinstance(values, dict):
         return None
-    return hmac.new(key, message, hashlib.sha256).hexdigest()
+    known, leads_to = read_json_object(file), _leads_to(values, description)
+    is_own = json.dumps(known["leads_to"], sort_keys=True) == json.dumps(leads_to, sort_keys=True)
+    return known["user_modules"] if is_own else None
+
+
+def _leads_to(values: Mapping[str, Any], description: Mapping[str, Any]) -> dict[str, Any]:
+    start = description.get(INIT_FROM)
+    return {"outside": _outside(values), "code": named_modules(values), INIT_FROM: start}
 
 
 def _outside(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -614,21 +618,14 @@ def _outside(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in values.items() if name in known and known[name](each)}
 
 
-def _key_file() -> Path:
-    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return Path(home, "helm", "key")
+def _file_in_list(description: Mapping[str, Any]) -> Path | None:
+    """Return the place of a run in the user's list, None without an id; it may be received."""
+    name = description.get(ID)
+    if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):
+        return None
+    return _user_list() / f"{name}.json"
 
 
-def _make_key() -> None:
-    """Make this user's key unless there is one; where none can be kept, no run is one's own."""
-    file = _key_file()
-    made = file.with_name(f"key.{os.getpid()}")
-    with contextlib.suppress(OSError):  # also: another process was quicker
-        if file.exists():
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        made.touch(0o600)  # before the key is in it: others cannot read it
-        made.write_bytes(secrets.token_bytes(KEY_BYTES))
-        file.hardlink_to(made)  # fails where a file stands, unlike a renaming
-    with contextlib.suppress(OSError):  # of a home that cannot be written
-        made.unlink()
+def _user_list() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state, "helm", "runs")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-Adam = TypeVar("Adam", bound=Optimizer)
+AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -65,20 +65,28 @@ def _check_tensor(saved: Any, here: Tensor, name: str) -> None:
         raise ValueError(f"{name} has numbers that are not finite")
 
 
-def with_moments(optimizer: Adam) -> Adam:
+@torch.no_grad()
+def with_moments(optimizer: AnyOptimizer) -> AnyOptimizer:
     """Return a new optimiser that has the zeros it would make at its first step.
 
     So a saved state can be compared with it: a fused optimiser reads and writes beyond a state of
     another size than its parameter. All else of an optimiser follows from the settings.
     """
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            device = parameter.device if group.get("fused") else "cpu"
-            optimizer.state[parameter] = {
-                "step": torch.zeros((), device=device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+    # A step of zero gradients makes them, whatever the optimiser calls them; then both are undone.
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    before = [parameter.clone() for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for parameter, values in zip(parameters, before, strict=True):
+        parameter.copy_(values)
+        parameter.grad = None
+        for name, value in optimizer.state[parameter].items():
+            if not torch.is_tensor(value) or (value.any() and name != "step"):
+                raise TypeError(
+                    f"{type(optimizer).__name__}: its '{name}' does not begin with zeros"
+                )
+            value.zero_()
     return optimizer
 
 

@@ -4,9 +4,11 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
+
+from utils.environments import State
 
 # An episode of a training has a seed below these, an episode that is only played one of them.
 N_HELD_OUT = 2**16
@@ -53,7 +55,7 @@ def episode_seed(seed: int, env: int, episode: int) -> int:
     return hashed % FIRST_HELD_OUT  # the same, but for one episode in 33,000
 
 
-def random_state() -> dict[str, Any]:
+def random_state() -> State:
     import torch
 
     name, keys, *position = cast(tuple, np.random.get_state(legacy=True))
@@ -65,7 +67,7 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def set_random_state(state: dict[str, Any]) -> None:
+def set_random_state(state: State) -> None:
     """Continue the random streams; a state of another form raises errors of several kinds."""
     import torch
 

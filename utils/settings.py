@@ -45,7 +45,7 @@ KINDS = {
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 
 
-def setting(
+def setting(  # noqa: PLR0913  a keyword for each fact
     text: str,
     *,
     default: Any,
@@ -56,6 +56,7 @@ def setting(
     safe: tuple[Any, ...] | None = None,
     typed: bool = False,
     older: Any = None,
+    needs: str | None = None,
 ) -> Any:
     """Declare a field: one line of explanation, an inclusive range or the allowed names.
 
@@ -71,10 +72,12 @@ def setting(
             written: they are not taken from somebody else's run (utils/run_folder.py).
         typed: Taken from the command line alone, from no settings file.
         older: What runs did before there was the setting, where the default is something else.
+        needs: A setting without which (null, false or 0) this one is not read.
     """
     facts: dict[str, Any] = {"low": low, "high": high, "choices": choices}
     facts |= {"help": text, "has_effect": has_effect, "default": default}
     facts |= {"safe": safe, "typed": typed, "older": default if older is None else older}
+    facts["needs"] = needs
     if isinstance(default, dict):
         return dataclasses.field(default_factory=default.copy, metadata=facts)
     return dataclasses.field(default=default, metadata=facts)
@@ -122,7 +125,21 @@ class Settings:
 
 @dataclass(frozen=True)
 class Part(Settings):
+    """The settings of one part of a run.
+
+    Attributes:
+        title: Their heading in the help.
+        learners: Of ours, whose networks alone read them; all if empty. Not inherited.
+    """
+
     title: ClassVar[str] = "more"
+    learners: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def own(cls) -> list[dataclasses.Field[Any]]:
+        """Return the fields that this class declares itself."""
+        here = inspect.get_annotations(cls)
+        return [field for field in dataclasses.fields(cls) if field.name in here]
 
 
 AnyPart = TypeVar("AnyPart", bound=Part)
@@ -194,10 +211,8 @@ def declared(parts: Iterable[type[Part]]) -> dict[str, Declaration]:
     owners: dict[str, type] = {}
     bases = dict.fromkeys(base for part in parts for base in part.__mro__)
     for part in (base for base in bases if issubclass(base, Part)):
-        hints, own = typing.get_type_hints(part), inspect.get_annotations(part)
-        for field in dataclasses.fields(part):
-            if field.name not in own:
-                continue
+        hints = typing.get_type_hints(part)
+        for field in part.own():
             hint = hints[field.name]
             options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
             kinds = tuple(typing.get_origin(each) or each for each in options)
@@ -251,6 +266,11 @@ def range_text(declaration: Declaration) -> str:
     if low is None:
         return f" ({', '.join(choices)})" if choices else ""
     return f" ({low} or more)" if high is None else f" ({low} to {high})"
+
+
+def with_text(declaration: Declaration) -> str:
+    needs = declaration.metadata["needs"]
+    return f"; read with {needs}" if needs else ""
 
 
 def shown(value: Any) -> str:
@@ -430,6 +450,7 @@ class SettingsIndex(NamedTuple):
 
     everywhere: set[str]
     by_choice: dict[str, dict[str, set[str]]]
+    parts: dict[str, dict[str, tuple[type[Part], ...]]]  # the same, as classes
 
     def readers(self, name: str) -> list[str]:
         """Return the parts that read a setting; none where it is read in every run."""
@@ -447,12 +468,16 @@ class SettingsIndex(NamedTuple):
 
         A value that names no part may mean each of them; null chooses none.
         """
-        found = set(self.everywhere)
-        for key, parts in self.by_choice.items():
+        found, networks = set(self.everywhere), None
+        learner = _known_as("algorithm", values.get("algorithm"))
+        if learner in self.parts["algorithm"]:  # one of the user's own only where it was chosen
+            networks = _networks(learner)
+        for key, parts in self.parts.items():
             if key in values and values[key] is None:
                 continue
             chosen = _known_as(key, values.get(key))
-            found |= set().union(*([parts[chosen]] if chosen in parts else parts.values()))
+            for each in [parts[chosen]] if chosen in parts else parts.values():
+                found |= _names(each, networks)
         return found
 
     def choice(self, name: str) -> str:
@@ -461,6 +486,14 @@ class SettingsIndex(NamedTuple):
         return next(key for key, parts in self.by_choice.items() if readers[0] in parts)
 
     def refusal(self, name: str, values: Mapping[str, Any]) -> str:
+        for key, parts in self.parts.items():
+            chosen = parts.get(_known_as(key, values.get(key)) or "", ())
+            for base in (base for part in chosen for base in part.__mro__):
+                if issubclass(base, Part) and name in {field.name for field in base.own()}:
+                    return (
+                        f"{name} is read with {' or '.join(base.learners)} alone, and algorithm "
+                        f"is {shortened(values['algorithm'])}"
+                    )
         readers, key = self.readers(name), self.choice(name)
         this = f"{key} is null" if values[key] is None else f"this is {shortened(values[key])}"
         listed = " and ".join(filter(None, (", ".join(readers[:-1]), readers[-1])))
@@ -494,8 +527,7 @@ def own_choices(chosen: Mapping[str, Any]) -> dict[str, str]:
 
 def networks_of(config: Config) -> str:
     """Return the learner of ours whose networks the configured one trains, perhaps itself."""
-    networks: str = installed().registries["algorithm"].find(config.algorithm).networks
-    return networks
+    return _networks(config.algorithm)
 
 
 def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
@@ -511,13 +543,27 @@ def outside_settings() -> dict[str, Callable[[Any], bool]]:
 
 
 def settings_index(chosen: Mapping[str, Any] = NOTHING) -> SettingsIndex:
+    tables = _tables(chosen)
     return SettingsIndex(
         _names([Config, *installed().general]),
         {
             key: {name: _names(parts) for name, parts in table.items()}
-            for key, table in _tables(chosen).items()
+            for key, table in tables.items()
         },
+        tables,
     )
+
+
+def needless(config: Config, names: Iterable[str]) -> list[str]:
+    """Return a line for each of some settings that has a value, where what it needs has none."""
+    declarations, values = all_settings(config.as_dict()), config.as_dict()
+    facts = {name: declarations[name].metadata for name in names}
+    return [
+        f"{name}: it is read with {each['needs']} alone, and {each['needs']} is "
+        f"{shown(values[each['needs']])}. Add {each['needs']}=..., or leave {name} out"
+        for name, each in facts.items()
+        if each["needs"] and not values[each["needs"]] and values[name] != each["default"]
+    ]
 
 
 def read_settings(config: Config) -> set[str]:
@@ -571,5 +617,19 @@ def _known_as(setting: str, name: Any) -> str | None:
     return installed().registries[setting].known_as(name) if isinstance(name, str) else None
 
 
-def _names(parts: Iterable[type[Part]]) -> set[str]:
-    return {field.name for part in parts for field in dataclasses.fields(part)}
+def _networks(algorithm: str) -> str:
+    """Return the learner of ours whose networks a learner trains; ours train their own."""
+    if not is_named(algorithm):
+        return algorithm
+    networks: str = installed().registries["algorithm"].find(algorithm).networks
+    return networks
+
+
+def _names(parts: Iterable[type[Part]], networks: str | None = None) -> set[str]:
+    """Return the settings of some parts; with a learner of ours, those that are read with it."""
+    found = set[str]()
+    for base in {base for part in parts for base in part.__mro__ if issubclass(base, Part)}:
+        learners = vars(base).get("learners", ())
+        if networks is None or not learners or networks in learners:
+            found |= {field.name for field in base.own()}
+    return found

@@ -13,53 +13,51 @@ view, items and needs, and calls its actions by a verb and a noun: 139 of them, 
 have an effect. Every step that unlocks an achievement pays 1.
 """
 
-from typing import Any
+from gymnasium.vector import VectorEnv
 
 from envs.settings import LEARNED, CrafterSettings, CrafterTextSettings
+from utils.environments import Suite
 
 LENGTH = 10_000
-ACTION_NAMES = (
-    *("noop", "move_left", "move_right", "move_up", "move_down", "do", "sleep"),
-    *("place_stone", "place_table", "place_furnace", "place_plant"),
-    *("make_wood_pickaxe", "make_stone_pickaxe", "make_iron_pickaxe"),
-    *("make_wood_sword", "make_stone_sword", "make_iron_sword"),
-)
+BASIC = ("noop", "move_left", "move_right", "move_up", "move_down", "do", "sleep")
+PLACING = ("place_stone", "place_table", "place_furnace", "place_plant")
+PICKAXES = ("make_wood_pickaxe", "make_stone_pickaxe", "make_iron_pickaxe")
+SWORDS = ("make_wood_sword", "make_stone_sword", "make_iron_sword")
+ACTION_NAMES = (*BASIC, *PLACING, *PICKAXES, *SWORDS)
 TEXT_LENGTH = 400
 
 # The actions of CrafterText, as the paper calls them.
 MOVES = ("do nothing", "move left", "move right", "move up", "move down", "sleep")
 VERBS = ("mine", "eat", "attack", "chop", "drink", "place", "make")
-TOOLS = (
-    *("wood pickaxe", "stone pickaxe", "iron pickaxe"),
-    *("wood sword", "stone sword", "iron sword"),
-)
-NOUNS = (
-    *("zombie", "skeleton", "cow", "tree", "stone", "coal", "iron", "diamond", "water", "grass"),
-    *("crafting table", "furnace", "plant"),
-    *TOOLS,
-)
+TOOLS = tuple(f"{of} {tool}" for tool in ("pickaxe", "sword") for of in ("wood", "stone", "iron"))
+CREATURES, GROUNDS = ("zombie", "skeleton", "cow"), ("water", "grass")
+MATERIALS = ("tree", "stone", "coal", "iron", "diamond")
+BUILT = ("crafting table", "furnace", "plant")
+NOUNS = (*CREATURES, *MATERIALS, *GROUNDS, *BUILT, *TOOLS)
 ALL_ACTIONS = (*MOVES, *(f"{verb} {noun}" for verb in VERBS for noun in NOUNS))
-GOOD_ACTIONS = (
-    *MOVES[:5],
-    *("eat plant", "attack zombie", "attack skeleton", "attack cow", "chop tree"),
-    *("mine stone", "mine coal", "mine iron", "mine diamond", "drink water", "chop grass", "sleep"),
-    *("place stone", "place crafting table", "place furnace", "place plant"),
-    *(f"make {tool}" for tool in TOOLS),
-)
+FIGHTS = ("eat plant", "attack zombie", "attack skeleton", "attack cow")
+GATHERING = ("chop tree", "mine stone", "mine coal", "mine iron", "mine diamond")
+RESTING = ("drink water", "chop grass", "sleep")
+BUILDING = ("place stone", "place crafting table", "place furnace", "place plant")
+MAKING = tuple(f"make {tool}" for tool in TOOLS)
+GOOD_ACTIONS = (*MOVES[:5], *FIGHTS, *GATHERING, *RESTING, *BUILDING, *MAKING)
 ACTIONS = {"all": ALL_ACTIONS, "good": GOOD_ACTIONS}
 
 
-def make(config: CrafterSettings, seed: int) -> Any:
-    from envs.crafter.vector import CrafterVectorEnv
+class Crafter(Suite):
+    action_names = ACTION_NAMES
 
-    return CrafterVectorEnv(config.n_envs, seed, config.crafter_length or LENGTH)
+    def make(self, config: CrafterSettings, seed: int) -> VectorEnv:
+        from envs.crafter.vector import CrafterVectorEnv
+
+        return CrafterVectorEnv(config.n_envs, seed, config.crafter_length or LENGTH)
 
 
-class CrafterText:
-    ACTION_NAMES = ALL_ACTIONS
+class CrafterText(Suite):
+    action_names = ALL_ACTIONS
 
-    @staticmethod
-    def make(config: CrafterTextSettings, seed: int) -> Any:
+    def make(self, config: CrafterTextSettings, seed: int) -> VectorEnv:
+        from envs.crafter.tile_reader import load_tile_reader
         from envs.crafter.vector import CrafterTextVectorEnv
 
         return CrafterTextVectorEnv(
@@ -70,5 +68,5 @@ class CrafterText:
             is_grey=config.crafter_image == "gray",
             use_text=config.use_text,
             terminate_on_death=config.terminate_on_death,
-            reads_pixels=config.crafter_captions == LEARNED,
+            tile_reader=load_tile_reader() if config.crafter_captions == LEARNED else None,
         )

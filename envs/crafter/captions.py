@@ -27,7 +27,8 @@ from envs.crafter.sentences import (
     shown_at,
     text_commands,
 )
-from envs.crafter.vector import MOST_SEED, SIDE, CrafterTextVectorEnv, TileReader
+from envs.crafter.tile_reader import TileReader
+from envs.crafter.vector import MOST_SEED, SIDE, CrafterTextVectorEnv
 from envs.crafter.world import (
     ARROW,
     GRASS,

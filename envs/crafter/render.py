@@ -46,11 +46,9 @@ GREY_SIDE = 84  # pixels
 WEIGHT_BITS = 11
 
 # The looks of things on a cell: the player and arrows in four directions.
-LOOKS = (
-    *("player-left", "player-right", "player-up", "player-down", "player-sleep"),
-    *("arrow-left", "arrow-right", "arrow-up", "arrow-down"),
-    *("cow", "zombie", "skeleton", "plant", "plant-ripe"),
-)
+PLAYERS = ("player-left", "player-right", "player-up", "player-down", "player-sleep")
+ARROWS = ("arrow-left", "arrow-right", "arrow-up", "arrow-down")
+LOOKS = (*PLAYERS, *ARROWS, "cow", "zombie", "skeleton", "plant", "plant-ripe")
 SLEEPER, FIRST_ARROW, FIRST_CREATURE, YOUNG, OLD = 4, 5, 9, 12, 13
 
 

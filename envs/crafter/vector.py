@@ -2,7 +2,7 @@
 
 import math
 import string
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,9 +13,11 @@ from gymnasium.vector.utils import batch_space
 from envs.crafter import rules as game
 from envs.crafter import sentences
 from envs.crafter.render import GREY_SIDE, draw, greyed
+from envs.crafter.tile_reader import TileReader
 from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_compiling
 from envs.spaces import ACTION_NAMES
 from envs.vector import NumpyVectorEnv, put
+from utils.environments import State
 from utils.files import object_array
 
 SIDE = 64  # pixels
@@ -119,7 +121,7 @@ class CrafterVectorEnv(NumpyVectorEnv):
             **dict(zip(names, shares.tolist(), strict=True)),
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "achievements": {
                 "episodes": torch.from_numpy(self._last_episodes.copy()),
@@ -127,21 +129,13 @@ class CrafterVectorEnv(NumpyVectorEnv):
             }
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> bool:
         saved = state["achievements"]
         episodes, ever = saved["episodes"].numpy(), saved["ever"].numpy()
         if episodes.shape[1:] != self._ever.shape or ever.shape != self._ever.shape:
             raise ValueError(f"achievements {episodes.shape}, {ever.shape}: not those of Crafter")
         self._last_episodes, self._ever = episodes.copy(), ever.copy()
-
-
-class TileReader(Protocol):
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of its weights."""
-
-    def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """Map pictures [R, 3, 64, 64] uint8 to probabilities of sentences.KINDS.  [R, K, 9, 9]"""
+        return True
 
 
 class CrafterTextVectorEnv(CrafterVectorEnv):
@@ -153,11 +147,8 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
     "around_target", "items_after", "last_scene", "last_inventory" and "last_status".  [N]
 
     Grey pictures are 84 x 84. With `terminate_on_death`, an episode ends where no health is left.
-    With `reads_pixels`, `tile_reader` reads the sentences from coloured pictures; it must be set
-    before the first `reset`.
+    A `tile_reader` reads the sentences from coloured pictures.
     """
-
-    tile_reader: TileReader | None = None
 
     def __init__(
         self,
@@ -168,14 +159,14 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         is_grey: bool = True,
         use_text: bool = True,
         terminate_on_death: bool = True,
-        reads_pixels: bool = False,
+        tile_reader: TileReader | None = None,
     ) -> None:
         super().__init__(
             n_envs, seed, length, sentences.text_commands(phrases), game.rules_of_text()
         )
         self.metadata[ACTION_NAMES] = phrases
         self._is_grey, self._use_text, self._dying = is_grey, use_text, terminate_on_death
-        self.reads_pixels = reads_pixels
+        self._tile_reader = tile_reader
         self._phrases = np.array(phrases, dtype=object)
         self._nouns = sentences.text_nouns(phrases)
         self._matched = np.zeros(n_envs, bool)
@@ -218,9 +209,8 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
 
     def observe(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         frames = super().observe(rows)
-        if self.reads_pixels:
-            assert self.tile_reader is not None, "opening the game gives it one"
-            facts = sentences.facts_of_tiles(self.tile_reader(frames))
+        if self._tile_reader is not None:
+            facts = sentences.facts_of_tiles(self._tile_reader(frames))
         else:
             everywhere = len(rows) == self.num_envs  # taking rows of worlds copies them
             facts = sentences.facts_of_worlds(self.worlds if everywhere else self.worlds[rows])
@@ -234,14 +224,14 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         return {"image": image, "caption": fresh["caption"]} if self._use_text else {"image": image}
 
     def fingerprints(self) -> dict[str, str]:
-        return {"captions": self.tile_reader.fingerprint} if self.tile_reader else {}
+        return {"captions": self._tile_reader.fingerprint} if self._tile_reader else {}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return super().state_dict() | self.fingerprints()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.tile_reader and state["captions"] != self.tile_reader.fingerprint:
+    def load_state_dict(self, state: State) -> bool:
+        if self._tile_reader and state["captions"] != self._tile_reader.fingerprint:
             raise ValueError(
                 "crafter_captions: they are read by other weights than when it was saved"
             )
-        super().load_state_dict(state)
+        return super().load_state_dict(state)

@@ -66,11 +66,10 @@ FOLDER = _folder()
 
 
 # The materials of cells, then the things on them: `crafter`'s own numbers.
-NAMES = (
-    *("outside", "water", "grass", "stone", "path", "sand", "tree", "lava"),
-    *("coal", "iron", "diamond", "table", "furnace"),
-    *("player", "cow", "zombie", "skeleton", "arrow", "plant"),
-)
+GROUNDS = ("outside", "water", "grass", "stone", "path", "sand", "tree", "lava")
+SOLID = ("coal", "iron", "diamond", "table", "furnace")
+CREATURES = ("player", "cow", "zombie", "skeleton", "arrow", "plant")
+NAMES = (*GROUNDS, *SOLID, *CREATURES)
 OUTSIDE, WATER, GRASS, STONE, PATH, SAND, TREE, LAVA, COAL, IRON, DIAMOND, TABLE, FURNACE = range(
     13
 )

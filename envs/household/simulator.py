@@ -30,6 +30,7 @@ from gymnasium.vector import VectorEnv
 from envs.episodes import Options, ResetResult, SingleEnvs, StepResult
 from envs.settings import SimulatorSettings
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
+from utils.environments import State, Suite
 from utils.errors import UserError
 from utils.files import object_array
 from utils.household import PICK_UP, PLACE, SUITABLE, Goal, known_sentence, listed, sights_sentence
@@ -56,9 +57,13 @@ OF_THE_STEP |= {f"last_{name}": name for name in ("scene", "inventory", "status"
 HELP = "See 'The simulator' in docs/housekeep.md, or take env=HousekeepText-v0, which needs nothing"
 
 
-def make(config: SimulatorSettings, seed: int) -> VectorEnv:
-    _check_installed(config)
-    return HousekeepVectorEnv(functools.partial(HousekeepEnv, config), config.n_envs, seed, True)
+class Housekeep(Suite):
+    action_names = ACTION_NAMES
+
+    def make(self, config: SimulatorSettings, seed: int) -> VectorEnv:
+        _check_installed(config)
+        make_one = functools.partial(HousekeepEnv, config)
+        return HousekeepVectorEnv(make_one, config.n_envs, seed, True)
 
 
 class Told(NamedTuple):
@@ -198,11 +203,12 @@ class HousekeepVectorEnv(SingleEnvs):
         said["rearrange_success"] = np.array([each.n_right / each.n_things for each in last])
         return shown, rewards, terminated, truncated, said
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"shares": list(self._shares)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> bool:
         self._shares.extend(state["shares"])
+        return True
 
     def metrics(self) -> dict[str, float]:
         """Return the share of things where they belong, at the end of the last 100 episodes."""
@@ -211,9 +217,8 @@ class HousekeepVectorEnv(SingleEnvs):
 
 
 def _columns(told: np.ndarray, names: Mapping[str, str]) -> dict[str, np.ndarray]:
-    return {
-        name: object_array([getattr(each, own) for each in told]) for name, own in names.items()
-    }
+    columns = dict(zip(Told._fields, zip(*told, strict=True), strict=True))
+    return {name: object_array(columns[own]) for name, own in names.items()}
 
 
 class _Names:

@@ -6,6 +6,7 @@ where they do. Scores are not comparable: docs/housekeep.md has the differences.
 
 An agent stands at a receptacle of a room. It goes to the next one, or to the first one of the next
 room; sees the things where it stands, and after looking around those of the whole room; turns
+from utils.environments import State
 from one thing to the next; picks one up and places it. With n_t the number of things where they
 belong, none of them held,
 
@@ -29,16 +30,15 @@ from envs.settings import HouseSettings
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from envs.vector import NumpyVectorEnv
 from utils import household as words
+from utils.environments import State, Suite
 from utils.errors import UserError
 from utils.files import object_array
 from utils.household import Goal, known_sentence, listed, sights_sentence
 
 NAME = "HousekeepText-v0"
 PLACES_FILE = Path(__file__).resolve().parents[2] / "data" / "household" / "places.json"
-ACTION_NAMES = (
-    *("next room", "previous room", "next receptacle", "previous receptacle"),
-    *("look around", "turn to the next thing", words.PICK_UP, words.PLACE),
-)
+GOING = ("next room", "previous room", "next receptacle", "previous receptacle")
+ACTION_NAMES = (*GOING, "look around", "turn to the next thing", words.PICK_UP, words.PLACE)
 N_ACTIONS = len(ACTION_NAMES)
 NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE, LOOK, TURN, PICK_UP, PLACE = range(N_ACTIONS)
 MOVES = [NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE]
@@ -51,11 +51,9 @@ TARGETED, NEAR, IN_VIEW = 255, 160, 80  # how bright a thing is in it
 LONGEST_SENTENCE = 4096
 REMEMBERED = 2**16  # sentences
 EPISODES_AVERAGED = 100
-FIGURES = (  # of an episode, as they are logged: shares of the things, and numbers
-    *("rollout/rearrange_success", "rollout/rearrange_success_best"),
-    *("rollout/rearrange_success_first", "rollout/n_rearranged"),
-    *("rollout/n_picked_up", "rollout/n_placed"),
-)
+# Of an episode, as they are logged: shares of the things, and numbers.
+SHARES = ("rearrange_success", "rearrange_success_best", "rearrange_success_first")
+FIGURES = tuple(f"rollout/{name}" for name in (*SHARES, "n_rearranged", "n_picked_up", "n_placed"))
 SENTENCES = ("scene", "inventory", "status")
 
 SQUARE = 22  # pixels of a receptacle in a plan, its frame included
@@ -68,21 +66,24 @@ PICTURE_LEGEND = (
 )
 
 
-def make(config: HouseSettings, seed: int) -> "HousekeepTextVectorEnv":
-    """Return `config.n_envs` houses; UserError unless there are enough things to misplace."""
-    n_things, n_misplaced = config.house_things, config.house_misplaced
-    n_available = len(house_of(config.house_rooms).things)
-    if n_things > n_available:
-        raise UserError(
-            f"house_things: {n_things}, and {n_available} things belong in a house with "
-            f"house_rooms={config.house_rooms}. Take fewer things or more rooms"
-        )
-    if n_misplaced > n_things:
-        raise UserError(
-            f"house_misplaced: {n_misplaced}, and there are house_things={n_things}. Misplace as "
-            "many as there are at most"
-        )
-    return HousekeepTextVectorEnv(config, seed)
+class HousekeepText(Suite):
+    action_names, picture_legend = ACTION_NAMES, PICTURE_LEGEND
+
+    def make(self, config: HouseSettings, seed: int) -> "HousekeepTextVectorEnv":
+        """Return `config.n_envs` houses; UserError unless there are enough things to misplace."""
+        n_things, n_misplaced = config.house_things, config.house_misplaced
+        n_available = len(house_of(config.house_rooms).things)
+        if n_things > n_available:
+            raise UserError(
+                f"house_things: {n_things}, and {n_available} things belong in a house with "
+                f"house_rooms={config.house_rooms}. Take fewer things or more rooms"
+            )
+        if n_misplaced > n_things:
+            raise UserError(
+                f"house_misplaced: {n_misplaced}, and there are house_things={n_things}. Misplace "
+                "as many as there are at most"
+            )
+        return HousekeepTextVectorEnv(config, seed)
 
 
 class House(NamedTuple):
@@ -419,11 +420,12 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         now = self._look()
         return {name: now[name][rows] for name in self._shown}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"figures": list(self._figures)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> bool:
         self._figures = deque(state["figures"], EPISODES_AVERAGED)
+        return True
 
     def metrics(self) -> dict[str, float]:
         """Return the means of the last 100 episodes; NaN before one has ended."""

@@ -23,6 +23,7 @@ KINDS = {
     "distilbert": "models.language.transformer:DistilBert",
     "transfo-xl": "models.language.transformer:TransformerXL",
 }
+FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class LanguageModelFacts(NamedTuple):

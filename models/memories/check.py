@@ -150,7 +150,7 @@ class AgentSubject(Subject):
         opens[0] = True
         lengths = opens.T.flatten().nonzero().squeeze(-1).diff(append=torch.tensor([x.numel()]))
         actions, context, log_probs, values = (
-            torch.stack([getattr(step, name) for step in kept], 1).flatten(0, 1)
+            torch.stack([step._asdict()[name] for step in kept], 1).flatten(0, 1)
             for name in ("actions", "context", "log_probs", "values")
         )
         rows = ObservationBatch(self.seen, x.T.flatten())

@@ -6,7 +6,6 @@ the wording is ours.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rewards.settings import YesNoSettings
 from rewards.suggesters.answer_cache import open_cache
@@ -17,6 +16,7 @@ from rewards.suggesters.language_model import (
 )
 from rewards.suggesters.rules import Household, HouseholdSuggester
 from rewards.suggesters.server import ServerSuggester
+from utils.environments import State
 from utils.household import Goal
 from utils.settings import Config
 
@@ -85,12 +85,12 @@ class YesNoSuggester(HouseholdSuggester):
     def close(self) -> None:
         self._asker.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         answers = [[*goal, probability] for goal, probability in self._probabilities.items()]
         state = {"answers": answers, "n_needed": self._n_looked_up}
         return state | {"asker": self._asker.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._probabilities = {Goal(*pair): answer for *pair, answer in state["answers"]}
         self._n_looked_up = state["n_needed"]
         self._asker.load_state_dict(state["asker"])

@@ -31,6 +31,7 @@ from rewards.settings import (
 )
 from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
 from rewards.suggesters.rules import Suggester, TextState
+from utils.environments import State
 from utils.errors import UserError
 from utils.settings import Config
 
@@ -170,7 +171,7 @@ class PromptedSuggester(Suggester):
     def metrics(self) -> dict[str, float]:
         return {f"suggester/{name}": count for name, count in self.counts.items()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"counts": dict(self.counts), "rejected": sorted(self.rejected)}
 
     def close(self) -> None:
@@ -181,7 +182,7 @@ class PromptedSuggester(Suggester):
             self._thread.join()
             atexit.unregister(self.close)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.counts |= state["counts"]
         self.rejected = set(state["rejected"])
 

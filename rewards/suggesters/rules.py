@@ -7,8 +7,9 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
+from utils.environments import State
 from utils.errors import UserError
 from utils.household import Goal, read_known, read_sights
 from utils.settings import Config
@@ -74,10 +75,10 @@ class Suggester(ABC):
     def close(self) -> None:  # noqa: B027  most have nothing open
         """End the thread that asks questions, if there is one."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if state:
             raise ValueError("the state is of another suggester")
 

@@ -1,22 +1,18 @@
 """Suggestions of a language model on an OpenAI-compatible server, within a budget of requests.
 
 The key comes from an environment variable and leaves only in the header of a request: no file, log
-or error has it. The standard library makes the connection. Redirections are not followed, for
-they could carry the key elsewhere.
+or error has it. Redirections are not followed, for they could carry the key elsewhere.
 """
 
+import asyncio
 import contextlib
-import http.client
-import io
 import ipaddress
 import json
 import logging
 import os
 import random
 import re
-import socket
-import urllib.error
-import urllib.request
+import ssl
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +20,8 @@ from threading import Lock
 from time import monotonic, perf_counter, sleep
 from typing import Any
 from urllib.parse import urlsplit
+
+import httpx
 
 from rewards.settings import (
     CHAT,
@@ -49,7 +47,6 @@ log = logging.getLogger(__name__)
 AT_ONCE = 8  # requests under way
 FIRST_REST, LONGEST_REST = 10.0, 600.0  # seconds in which a server that failed is not asked
 MOST_BYTES = 10_000_000  # of an answer
-PIECE = 65_536
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between tries
 WORTH_ANOTHER_TRY = {408, 409, 425, 429, *range(500, 600)}
 OURS = ("by", "api")  # parameters of a question that no server is told
@@ -90,10 +87,8 @@ class Server:
                 f"suggester_url: {self.url} is not encrypted, and the key in {variable} would "
                 f"be read on the way. Use https, or unset {variable}"
             )
-        # Without an argument, the environment's proxies; a local server needs none.
-        proxies = urllib.request.ProxyHandler({} if local else None)
-        timed = _TimedHTTP, _TimedHTTPS
-        self._opener = urllib.request.build_opener(_NoRedirection, proxies, *timed)
+        self._has_proxies = not local  # those of the environment
+        self._certificates = ssl.create_default_context()  # the system's, where httpx has its own
 
     def post(self, path: str, body: Mapping[str, Any], sent: Callable[[], None]) -> dict[str, Any]:
         """Return the server's JSON object, trying again where that may help, or raise ServerError.
@@ -115,40 +110,51 @@ class Server:
 
     def request(self, path: str, body: bytes | None = None) -> dict[str, Any]:
         """Return the JSON object that answers one request; ServerError without one."""
-        headers = {"Content-Type": "application/json", "User-Agent": "helm"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        request = urllib.request.Request(f"{self.url}/{path}", body, headers)
-        seconds = self.config.suggester_timeout
         try:
-            with self._opener.open(request, timeout=seconds) as response:
-                content = self._without_key(_whole(response))
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._refused(error) from None
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            if isinstance(reason, TimeoutError):
-                reason = f"no answer in {seconds:g} seconds"
-            raise self._silent(f"{reason}" or type(error).__name__) from None
+            answer, content = asyncio.run(self._answer(path, body))
+        except TimeoutError:
+            raise self._silent(f"no answer in {self.config.suggester_timeout:g} seconds") from None
+        except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._silent(str(error) or type(error).__name__) from None
+        if not answer.is_success:
+            raise self._refused(answer, content)
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(content)
             if isinstance(found, dict):
                 return found
         raise self._silent(f"its answer is no JSON object: {_beginning(content)!r}")
 
-    def _refused(self, error: urllib.error.HTTPError) -> ServerError:
-        said, why = "", error.reason
+    async def _answer(self, path: str, body: bytes | None) -> tuple[httpx.Response, bytes]:
+        headers = {"Content-Type": "application/json", "User-Agent": "helm"}
+        headers["Accept-Encoding"] = "identity"  # a short answer may be unpacked to gigabytes
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        method, url, content = "GET" if body is None else "POST", f"{self.url}/{path}", bytearray()
+        # One end for the whole answer: httpx's timeout is that of a piece, and one byte a second
+        # would keep a request waiting for good. Redirections are not followed by default.
+        async with (
+            asyncio.timeout(self.config.suggester_timeout),
+            httpx.AsyncClient(
+                verify=self._certificates, trust_env=self._has_proxies, timeout=None
+            ) as client,
+            client.stream(method, url, content=body, headers=headers) as answer,
+        ):
+            async for piece in answer.aiter_raw():
+                content += piece
+                if len(content) > MOST_BYTES:
+                    raise httpx.HTTPError(f"its answer has more than {MOST_BYTES:,} bytes")
+        return answer, self._without_key(bytes(content))
+
+    def _refused(self, answer: httpx.Response, content: bytes) -> ServerError:
+        said, why, status = _beginning(content), answer.reason_phrase, answer.status_code
         wait: float | None = None
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            said = _beginning(self._without_key(_whole(error)))
-        with contextlib.suppress(TypeError, ValueError):
-            wait = max(0.0, float(error.headers.get("Retry-After", "")))  # of NaN: 0
-        if error.code == 401:
+        with contextlib.suppress(ValueError):
+            wait = max(0.0, float(answer.headers.get("Retry-After", "")))  # of NaN: 0
+        if status == 401:
             variable = self.config.suggester_key_variable
             why = f"the key in the environment variable {variable} is missing or wrong"
-        line = f"{self.url} answers {error.code} ({why})" + (f": {said}" if said else "")
-        return ServerError(line, error.code in WORTH_ANOTHER_TRY, error.code, wait)
+        line = f"{self.url} answers {status} ({why})" + (f": {said}" if said else "")
+        return ServerError(line, status in WORTH_ANOTHER_TRY, status, wait)
 
     def _silent(self, reason: str) -> ServerError:
         return ServerError(f"{self.url}: {reason}", may_pass=True)
@@ -335,72 +341,11 @@ def pause(number: int, asked: float | None) -> float:
     return longest * random.Random().uniform(0.5, 1.0)  # several processes do not come back at once
 
 
-def _whole(response: Any) -> bytes:
-    content = bytearray()
-    while piece := response.read1(PIECE):
-        content += piece
-        if len(content) > MOST_BYTES:
-            raise http.client.HTTPException(f"its answer has more than {MOST_BYTES:,} bytes")
-    return bytes(content)
-
-
 def _beginning(content: bytes) -> str:
     text = content.decode(errors="replace")
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         text = str(json.loads(text)["error"]["message"])
     return " ".join(text.split())[:TOLD]
-
-
-class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Follow none: the answer is an error with the status of a redirection."""
-
-
-class _Timed(io.RawIOBase):
-    """A socket that is read up to one moment, in however small pieces the server sends.
-
-    Python's own timeout is that of a piece: one byte a second keeps a request waiting for good.
-    """
-
-    def __init__(self, connected: socket.socket, end: float) -> None:
-        self._socket, self._end = connected, end
-        self._file = connected.makefile("rb", buffering=0)
-
-    def makefile(self, _: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        if (left := self._end - perf_counter()) <= 0:
-            raise TimeoutError
-        self._socket.settimeout(left)
-        return self._file.readinto(buffer)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-class _TimedHTTP(urllib.request.HTTPHandler):
-    def do_open(self, http_class: Any, req: urllib.request.Request, **http_conn_args: Any) -> Any:
-        end = perf_counter() + (req.timeout or 0.0)
-
-        def response(connected: socket.socket, *given: Any, **named: Any) -> Any:
-            timed: Any = _Timed(connected, end)  # of a socket, it needs makefile alone
-            return http.client.HTTPResponse(timed, *given, **named)
-
-        def connection(*given: Any, **named: Any) -> Any:
-            made = http_class(*given, **named)
-            made.response_class = response
-            return made
-
-        return super().do_open(connection, req, **http_conn_args)
-
-
-class _TimedHTTPS(_TimedHTTP, urllib.request.HTTPSHandler):
-    """The same, encrypted."""
 
 
 def _text(found: Mapping[str, Any]) -> str | None:

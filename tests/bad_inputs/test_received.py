@@ -240,7 +240,7 @@ def test_what_run_json_says_is_shown_in_one_line(place, text, received, capfd):
     [
         ({"init_from": {"checkpoint": "x", "sha256": "y", "env_steps": "abc"}}, ["--trust"]),
         ({"init_from": {"checkpoint": 1, "sha256": "y", "env_steps": 1}}, ["--trust"]),
-        ({"begun_here": {"user_modules": {}, "signature": "\ud800"}, "init_from": {}}, []),
+        ({"id": "\ud800", "init_from": {}}, []),
     ],
 )
 def test_what_run_json_cannot_say_is_refused(changes, trust, received, capsys):

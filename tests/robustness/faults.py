@@ -29,7 +29,7 @@ import torch
 from tqdm import tqdm
 
 import main as main_program
-from envs import SUITES, Suite
+from envs import SUITES
 from tests.runs import DESCRIBED, ROWS, outcome, same, words_of
 from trainers import checkpoint
 from trainers.checkpoint import LAST, PREVIOUS
@@ -260,7 +260,7 @@ def main() -> int:
     # A fork lacks the threads for which a pool of the parent's would wait when it is collected.
     os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
     logging.basicConfig(format="%(message)s", level=logging.ERROR)
-    SUITES[DESCRIBED] = Suite("tests.described", scale_rewards=False)
+    SUITES[DESCRIBED] = "tests.described:Described"
     if "disk full" in arguments.faults and not can_mount():
         print("disk full: skipped, file systems cannot be mounted here")
         arguments.faults.remove("disk full")

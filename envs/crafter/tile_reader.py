@@ -1,40 +1,26 @@
-"""A small network that classifies each tile of a picture.
+"""A small network that classifies each tile of a picture of Crafter.
 
-It is trained on the spot from played frames of one game and knows no other's tiles. The game
-defines their meaning and captions.
+It is trained on the spot from played frames and knows no other game's tiles.
 """
 
 import hashlib
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 from torch.nn import functional as F
-from tqdm import tqdm
 
-from models.caching import to_float01
-from utils.errors import UserError, cli_command
-from utils.files import DATA_FOLDER, atomic_write, load_saved, save_tensors
+from utils.files import DATA_FOLDER
+from utils.small_networks import Batches, fit, load_reader, save_reader
 
 FILE = "crafter-captions.pt"
 PROGRAM = "prepare_captions.py"
 GRID, TILE = 9, 7
 SIDE = GRID * TILE  # pixels that are read; those beyond belong to no tile
 LEARNING_RATE = 3e-3
-
-AnyEnv = TypeVar("AnyEnv", bound=VectorEnv)
-Reader = TypeVar("Reader")
-
-
-class Batches(Protocol):
-    def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
-
-    def __len__(self) -> int: ...
 
 
 class TileNetwork(nn.Module):
@@ -66,7 +52,7 @@ class TileReader:
     @torch.no_grad()
     def __call__(self, frames: np.ndarray) -> np.ndarray:
         """Map pictures [R, 3, H, W] uint8 to probabilities [R, K, 9, 9] float32."""
-        return self.network(to_float01(torch.from_numpy(frames))).softmax(1).numpy()
+        return self.network(_in_0_to_1(frames)).softmax(1).numpy()
 
     @property
     def fingerprint(self) -> str:
@@ -92,17 +78,6 @@ def load_tile_reader(data_folder: Path = DATA_FOLDER) -> TileReader:
     return load_reader(data_folder / FILE, build, "crafter_captions", PROGRAM)
 
 
-def with_tile_reader(env: AnyEnv) -> AnyEnv:
-    """Return environments; worlds that read pixels (`reads_pixels`) are given the tile reader.
-
-    UserError if it is missing.
-    """
-    worlds: Any = env.unwrapped
-    if getattr(worlds, "reads_pixels", False):
-        worlds.tile_reader = load_tile_reader()
-    return env
-
-
 def train_tile_reader(
     frames: Batches, n_kinds: int, seed: int, progress: bool = True
 ) -> TileReader:
@@ -115,54 +90,12 @@ def train_tile_reader(
         network = TileNetwork(n_kinds)
 
     def loss_of(images: np.ndarray, tiles: np.ndarray) -> Tensor:
-        scores = network(to_float01(torch.from_numpy(images)))
+        scores = network(_in_0_to_1(images))
         return F.cross_entropy(scores, torch.from_numpy(tiles).long())
 
     fit(network, frames, loss_of, LEARNING_RATE, "captions" if progress else None)
     return TileReader(network)
 
 
-def fit(
-    network: nn.Module,
-    batches: Batches,
-    loss_of: Callable[..., Tensor],
-    learning_rate: float,
-    name: str | None,
-) -> None:
-    """Take one step on each batch; `loss_of` maps a batch to its loss.
-
-    The learning rate is constant for the first half and falls linearly to zero in the second.
-    `name` labels the progress bar; None shows none.
-    """
-    optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate)
-    n_steps = len(batches)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1, 2 - 2 * step / n_steps)
-    )
-    with tqdm(batches, desc=name, unit="batch", disable=True if name is None else None) as bar:
-        for batch in bar:
-            loss = loss_of(*batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
-
-
-def load_reader(path: Path, build: Callable[[Any], Reader], setting: str, program: str) -> Reader:
-    """Build the content of a file of `save_reader`; UserError if it is missing or foreign."""
-    again = shlex.join(cli_command(program))
-    if not path.is_file():
-        raise UserError(f"{setting}: {path} is missing. Run: {again}")
-    try:
-        return build(load_saved(path))
-    except Exception as error:  # a broken file raises about ten kinds of errors
-        problem = f"{setting}: {path}: not a file of {program}. Delete it and run: {again}"
-        raise UserError(problem) from error
-
-
-def save_reader(state: dict[str, Any], path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        save_tensors(state, file)
-    return path
+def _in_0_to_1(frames: np.ndarray) -> Tensor:
+    return torch.from_numpy(frames).float().div_(255)
