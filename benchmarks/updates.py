@@ -191,7 +191,7 @@ def our_off_policy(settings: str, device: str) -> Iterator[Work]:
     learner, draw = filled(settings, device)
 
     def update() -> Tensor:
-        learner.learn(draw())
+        learner.learn_quickly(draw())
         return flat(learner.agent)
 
     return repeat(update)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
+from utils.cuda_graphs import Recordable, is_recorded
 from utils.errors import RunError
 from utils.settings import Part
 
@@ -173,7 +174,7 @@ def gradient_lengths(output: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     return torch.cat([each.flatten(2) for each in found], dim=-1).norm(dim=-1)
 
 
-class Agent(nn.Module, ABC):
+class Agent(Recordable, nn.Module, ABC):
     """Acts in N environments at once. All its parameters are trained.
 
     It clears the memory of starting episodes itself. A class that is trained by name is built from
@@ -188,6 +189,7 @@ class Agent(nn.Module, ABC):
         memory_class: The memory that DQN, SAC and TD3 put into networks of their own, built from
             (width of the features, config); None: there is none.
         has_frozen_memory: Whether `build_frozen_memory` makes one for these.
+        recordable: Of `choose` and learning from a batch. Then `act` is `recall` and `choose`.
     """
 
     memory_class: ClassVar[Any] = None
@@ -276,6 +278,19 @@ class ActorCriticAgent(Agent):
     @abstractmethod
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return log-probabilities, values and entropy of a batch, with gradients."""
+
+    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
+        """Read one step into the memory; return what `choose` needs of it.  [N, ...]
+
+        A recordable agent acts by `choose` on what it recalls.
+        """
+        raise NotImplementedError
+
+    def choose(
+        self, context: Tensor, observations: Observations, deterministic: bool = False
+    ) -> Step:
+        """Choose actions, given what was recalled."""
+        raise NotImplementedError
 
     def refresh(
         self, past: Observations, is_first: Tensor, context: Tensor, memory: Memory
@@ -368,6 +383,9 @@ def allowed(scores: Tensor, action_masks: Tensor | None) -> Tensor:
 
 def sample_actions(probabilities: Tensor) -> Tensor:
     """Sample an action for each row of probabilities [N, A]; RunError if one is not finite.  [N]"""
+    if is_recorded(probabilities):  # PyTorch's way, but for its look; updates tell what is not
+        drawn = probabilities / torch.empty_like(probabilities).exponential_()
+        return drawn.argmax(-1)
     try:
         return torch.multinomial(probabilities, 1).squeeze(-1)
     except RuntimeError:

@@ -134,9 +134,27 @@ class CnnAgent(MemoryAgent):
     memory_class = memories.NoMemory
     channels = LARGE
     sequential = False
+    recordable = True
 
     def encoder_width(self, config: Any) -> int:
         return N_FEATURES_NO_MEMORY if self.reader.image_shape else N_FEATURES_NO_MEMORY_NO_IMAGES
+
+    def act(
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        context = self.recall(percept, memory, advance)
+        return self.choose(context, percept.observations, deterministic)
+
+    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
+        return self.memory.context(memory, percept.is_first)
+
+    @torch.no_grad()
+    def choose(
+        self, context: Tensor, observations: Observations, deterministic: bool = False
+    ) -> Step:
+        features = self.encoder(observations)
+        step = self.heads.step(features, context, deterministic, observations.action_masks)
+        return step._replace(remembered=features)
 
 
 class LstmAgent(MemoryAgent):

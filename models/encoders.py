@@ -202,13 +202,16 @@ class SmallImpalaCNN(ImageEncoder):
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
-        """Return the features of images, cached between two changes of the weights."""
+        """Return the features of images, cached on a CPU between two changes of the weights."""
+        images = cast(Tensor, observations.images)
+        if images.is_cuda:  # finding them there takes longer than computing them
+            return self._of_images(images)
         # Loading counts as a change that torch notes; the steps of a fused optimiser do not.
         versions = [weight._version for weight in self._weights]
         if versions != self._versions:
             self._cache.clear()
             self._versions = versions
-        return self._cache(cast(Tensor, observations.images))
+        return self._cache(images)
 
     def learn(self, observations: ObservationBatch) -> Tensor:
         """Return the features of a batch; equal images and equal windows are computed once."""

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from models.agent import NO_ACTION, Evaluation, Step, allowed, sample_actions
 from models.encoders import initialise_orthogonal, mlp
 from models.settings import EncoderSettings
+from utils.cuda_graphs import is_recorded
 from utils.errors import RunError
 
 # Of continuous actions: the range of log deviations; the largest number, as the density of 1 is
@@ -57,7 +58,7 @@ class ActorCritic(nn.Module):
 
 
 def checked_actions(actions: Tensor) -> Tensor:
-    if not actions.isfinite().all():
+    if not is_recorded(actions) and not actions.isfinite().all():
         raise RunError(NO_ACTION)
     return actions
 

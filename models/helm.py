@@ -117,14 +117,23 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def initial_memory(self, n_envs: int) -> Memory:
         return self.language.initial(n_envs)
 
-    @torch.no_grad()
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        context = self.language.summary(self.language.step(percept, memory, advance))
+        context = self.recall(percept, memory, advance)
+        return self.choose(context, percept.observations, deterministic)
+
+    @torch.no_grad()
+    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
+        return self.language.summary(self.language.step(percept, memory, advance))
+
+    @torch.no_grad()
+    def choose(
+        self, context: Tensor, observations: Observations, deterministic: bool = False
+    ) -> Step:
         hidden = self.readout(context)
-        features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
-        step = self.heads.step(features, context, deterministic, percept.observations.action_masks)
+        features = torch.cat((hidden, self.query_encoder(observations)), dim=-1)
+        step = self.heads.step(features, context, deterministic, observations.action_masks)
         return step._replace(remembered=hidden)
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
@@ -157,6 +166,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
 class Helm(LanguageMemoryAgent):
     """HELM: a frozen Hopfield retrieval, of images or else of vectors."""
 
+    recordable = True
     reads = (HelmSettings,)
 
     @property
@@ -194,6 +204,7 @@ class Helm(LanguageMemoryAgent):
 class HelmV2(LanguageMemoryAgent):
     """HELMv2: the distribution of CLIP's features is matched to that of the embeddings."""
 
+    recordable = True
     reads = (HelmV2Settings,)
 
     @property
@@ -215,6 +226,7 @@ class HelmV2(LanguageMemoryAgent):
 class Shelm(LanguageMemoryAgent):
     """SHELM: an image becomes the K words of the shared vocabulary that describe it best."""
 
+    recordable = True
     reads = (ShelmSettings,)
 
     @property
@@ -420,7 +432,10 @@ class LanguageMemory(nn.Module):
         return language_model | self.to_language.fingerprints()
 
     def _encoded(self, percept: AgentInput) -> Tensor:
-        return self.cache(self.to_language.seen(percept.observations))
+        seen = self.to_language.seen(percept.observations)
+        if seen.is_cuda and self.to_language.is_quick:
+            return self.to_language(self.to_language.prepared(seen))
+        return self.cache(seen)
 
 
 class NoReadOut(nn.Module):

@@ -30,8 +30,10 @@ class ImageToLanguage(nn.Module):
     Attributes:
         larger_blocks: Multiples of `block_size`, for many new images.
         n_tokens: K, tokens of an image.
+        is_quick: Whether a GPU computes it sooner than the host finds it among earlier results.
     """
 
+    is_quick = False
     block_size = BLOCK_SIZE
     larger_blocks: tuple[int, ...] = ()
     n_tokens = 1
@@ -93,6 +95,7 @@ class FrozenHopfield(ImageToLanguage):
     and so does this. Colours of equal brightness, such as pure red, green and blue, look alike.
     """
 
+    is_quick = True
     block_size = 4  # a step shows few new images in a maze,
     larger_blocks = (16, 64)  # and nothing else where there are real numbers: E is read once
     projection: Tensor

@@ -267,6 +267,8 @@ class FrozenLMTorso(Torso):
 class QAgent(ValuesAgent):
     """Takes the action of the highest value; DQN trains it and adds the exploration."""
 
+    recordable = True
+
     def __init__(
         self, reader: ObservationPreprocessor, body: Torso, n_actions: int, head: nn.Module
     ) -> None:
@@ -311,6 +313,8 @@ class TwinQ(nn.Module):
 
 class SacAgent(PolicyAndCriticsAgent):
     """A policy and two critics of discrete actions, for SAC."""
+
+    recordable = True
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
         features, inputs = (self.critic_body or self.body).read_episode(episode)

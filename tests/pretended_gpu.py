@@ -11,15 +11,24 @@ from unittest.mock import patch
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from models.language import transformer
+from utils import cuda_graphs
 
 CUDA = torch.device("cuda", 0)
 # Between devices these are allowed: copies, and numbers of rows that lie on the CPU.
 MIXING = {"aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put_"}
 MIXING |= {"aten::_index_put_impl_"}
 move = torch.Tensor.to
+# While work is recorded the host may neither look at a number nor send one.
+LOOKS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero"}
+recording: list[bool] = []
+
+
+def not_recorded(what):
+    if recording:
+        raise RuntimeError(f"{what}: not while a graph is recorded")
 
 
 class OnGpu(torch.Tensor):
@@ -77,7 +86,11 @@ def operated(func, args, kwargs):
     if on_gpu and others and func._schema.name not in MIXING:
         raise RuntimeError(f"{func}: expected all tensors on the same device, cuda:0 or cpu")
     stays = bool(on_gpu)
+    if on_gpu and func._schema.name in LOOKS:
+        not_recorded(func._schema.name)
     if kwargs.get("device") is not None:
+        if tensors and bool(on_gpu) != (torch.device(kwargs["device"]).type != "cpu"):
+            not_recorded(func._schema.name)
         stays = torch.device(kwargs["device"]).type != "cpu"
         kwargs = kwargs | {"device": "cpu"}
 
@@ -106,7 +119,10 @@ def moved(tensor, *args, **kwargs):
         return tensor
     if torch.device(device).type == "cpu":
         return tensor.cpu()
-    return tensor if isinstance(tensor, OnGpu) else OnGpu(tensor.detach().clone())
+    if isinstance(tensor, OnGpu):
+        return tensor
+    not_recorded("a copy to the device")
+    return OnGpu(tensor.detach().clone())
 
 
 def made(function):
@@ -120,9 +136,20 @@ def made(function):
 
 
 def repeated(work):
-    """Stand in for a graph: its result lies in one place and is overwritten by each call."""
-    result = work().clone()
-    return lambda: result.copy_(work())
+    """Stand in for a graph: its results lie in one place and are overwritten by each call."""
+    recording.append(True)
+    try:
+        results = tree_map_only(torch.Tensor, torch.Tensor.clone, work())
+    finally:
+        recording.pop()
+
+    def replay():
+        for kept, each in zip(tree_leaves(results), tree_leaves(work()), strict=True):
+            if kept is not None:
+                kept.copy_(each)
+        return results
+
+    return replay
 
 
 @contextmanager
@@ -135,7 +162,11 @@ def pretended_gpu():
             (torch, "tensor", made(torch.tensor)),
             (torch, "as_tensor", made(torch.as_tensor)),
             (torch.Tensor, "to", moved),
-            (transformer, "recorded", repeated),
+            (torch.cuda, "is_current_stream_capturing", lambda: bool(recording)),
+            (torch.cuda, "get_rng_state", torch.get_rng_state),
+            (torch.cuda, "set_rng_state", torch.set_rng_state),
+            (cuda_graphs, "recorded", repeated),
+            (transformer, "can_fuse", lambda _: False),  # Triton would ask a driver, too
         ):
             stack.enter_context(patch.object(owner, name, other))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))

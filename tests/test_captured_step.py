@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.language import transformer
 from models.language.load import load_language_model
 from models.language.transformer import CapturedStep, LayerStack
 from tests.pretended_gpu import repeated
 from tests.token_streams import N_ENVS, play, stream
+from utils import cuda_graphs
 
 LOOKS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal"}  # the host waits for these
 
@@ -44,7 +44,7 @@ def assert_read_alike(model, monkeypatch, recorded, n_new=1):
         slots.fill_(torch.nan)  # as bad as memory that nobody has written can be
     hidden = play(model, expected, tokens, is_first)
     monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(transformer, "recorded", recorded)
+    monkeypatch.setattr(cuda_graphs, "recorded", recorded)
     torch.testing.assert_close(play(model, found, tokens, is_first), hidden, atol=1e-5, rtol=0)
     # The same tokens may lie elsewhere in their rings and be summed up in another order.
     states = expected.state_dict(), found.state_dict()
@@ -63,7 +63,7 @@ def test_the_recorded_step_reads_what_the_plain_one_reads(folder, mem_len, n_new
 
 @pytest.mark.parametrize("n_new", [1, 3])
 def test_every_step_is_the_same_work_and_no_number_is_looked_at(folder, n_new, monkeypatch):
-    monkeypatch.setattr(transformer, "recorded", lambda work: work)
+    monkeypatch.setattr(cuda_graphs, "recorded", lambda work: work)
     model = load_language_model(folder, mem_len=6)
     memory = model.initial_memory(N_ENVS)
     step = CapturedStep(model.read, torch.zeros(N_ENVS, n_new, model.width), memory, 6, 0.0)
@@ -82,7 +82,7 @@ def test_a_step_is_recorded_once_for_a_memory_and_goes_with_it(folder, monkeypat
     model = load_language_model(folder, mem_len=6)
     works = []
     monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(transformer, "recorded", lambda work: works.append(work) or work)
+    monkeypatch.setattr(cuda_graphs, "recorded", lambda work: works.append(work) or work)
     memory = model.initial_memory(N_ENVS)
     tokens, is_first = stream(model, n_steps=30)
     for token, start in zip(tokens, is_first, strict=True):

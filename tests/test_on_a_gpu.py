@@ -21,6 +21,7 @@ RUNS = {
     "PPO with an LSTM": f"model=LSTM {PPO} curiosity=RND curiosity_width=8",
     "PPO with a GPT": f"model=GPT mem_len=4 memory_width=8 {PPO} env=CartPole-v1",
     "HELM": f"model=HELM mem_len=4 {PPO}",
+    "CNN": f"model=CNN {PPO}",
     "DQN": f"algorithm=DQN model=GPT mem_len=4 {REPLAY}",
     "SAC": f"algorithm=SAC model=LSTM {REPLAY} learn_temperature=true curiosity=RND",
     "ELLM": f"{FRAMES} curiosity=APT apt_neighbours=2",

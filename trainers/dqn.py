@@ -23,6 +23,7 @@ class DQN(OffPolicyLearner):
 
     reads = (DqnSettings,)
     networks = "DQN"
+    recordable = True
     logged = ("critic_loss", "q_mean", "critic_grad_norm", "critic_memory_grad_norm")
     config: DqnSettings
     agent: ValuesAgent

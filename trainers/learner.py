@@ -12,6 +12,7 @@ from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
 from rewards.scaling import RewardScaling
 from trainers.ranks import Ranks
+from utils.cuda_graphs import Recordable
 from utils.environments import State
 from utils.settings import Part
 
@@ -59,7 +60,7 @@ class Guide(NamedTuple):
     sha256: str | None
 
 
-class Learner(ABC):
+class Learner(Recordable, ABC):
     """The base of PPO, DQN, SAC and EllmDQN, and of learners of the user's own.
 
     Attributes:

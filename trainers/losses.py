@@ -51,7 +51,7 @@ class PolicyLoss(NamedTuple):
 
 
 def clipped_policy_loss(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_range: float
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_range: float | Tensor
 ) -> PolicyLoss:
     """Return PPO's clipped surrogate (arXiv:1707.06347, eq. 7), to be minimised; inputs [B].
 
@@ -59,7 +59,7 @@ def clipped_policy_loss(
     outside 1 ± clip_range.
     """
     ratio = (log_probs - old_log_probs).exp()
-    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)  # type: ignore[arg-type]
     loss = -torch.minimum(advantages * ratio, advantages * clipped).mean()
     with torch.no_grad():
         approx_kl = (old_log_probs - log_probs).mean()
@@ -173,11 +173,11 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * mask).sum() / mask.sum()
 
 
-def mean_grad_norm(parameters: Iterable[Tensor]) -> Tensor:
+def mean_grad_norm(parameters: Iterable[Tensor], device: torch.device) -> Tensor:
     """Return the mean over parameter tensors of the norm of each one's gradient; of none, 0."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
-        return torch.zeros(())
+        return torch.zeros((), device=device)
     return torch.stack(torch._foreach_norm(gradients)).mean()
 
 

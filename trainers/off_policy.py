@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from models.agent import Agent, Memory, OffPolicyAgent, SequenceBatch, Step, Transitions
-from models.observations import AgentInput
+from models.observations import AgentInput, ObservationBatch
 from trainers.learner import Learner, MeanMetrics, Transition
 from trainers.losses import mean_grad_norm
 from trainers.sequence_replay import (
@@ -33,9 +33,10 @@ from trainers.sequence_replay import (
     step_tensors,
 )
 from trainers.settings import OffPolicySettings
+from utils.cuda_graphs import CheckedGraph
 from utils.environments import State
 from utils.errors import NotFiniteError
-from utils.saved_state import check_like, load_moments, moments, with_moments
+from utils.saved_state import check_like, load_moments, moments, moments_of, with_moments
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 TIMED = 5  # gradient steps: what they take tells what a run will take
@@ -84,11 +85,22 @@ class OffPolicyLearner(Learner):
         self._n_observed = 0  # steps of each environment since the last update
         self._means = MeanMetrics()  # of the update under way
         self._waiting: list[Tensor] = []  # metrics [M] of its last steps, still on the device
+        self._graph = CheckedGraph(
+            "updates",
+            lambda stored, others: self.learn(SequenceBatch(ObservationBatch(stored), *others)),
+            self._changing,
+        )
         self._timed: list[float] = []  # seconds of the run's first gradient steps
 
     @abstractmethod
     def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         """Take one gradient step and return its metrics."""
+
+    def learn_quickly(self, sequences: SequenceBatch) -> dict[str, Tensor]:
+        """Take one gradient step, where it can be as a CUDA graph."""
+        if not self._may_record:
+            return self.learn(sequences)
+        return self._graph(sequences.observations.stored, sequences[1:])
 
     def explore(self, step: Step, percept: AgentInput) -> Step:
         return step
@@ -101,7 +113,10 @@ class OffPolicyLearner(Learner):
         fused: bool | None = True,
     ) -> None:
         self.groups[name] = group = [p for p in parameters if p.requires_grad]
-        self.optimizers[name] = with_moments(torch.optim.Adam(group, lr=learning_rate, fused=fused))
+        on_gpu = self.agent.device.type == "cuda"  # there steps can be recorded
+        self.optimizers[name] = with_moments(
+            torch.optim.Adam(group, lr=learning_rate, fused=on_gpu or fused, capturable=on_gpu)
+        )
 
     def gradient_step(
         self, name: str, loss: Tensor, parts: Mapping[str, Iterable[Tensor]]
@@ -111,7 +126,8 @@ class OffPolicyLearner(Learner):
         loss.backward()
         self.ranks.average_gradients(self.groups[name])
         norms = {
-            f"{part}_grad_norm": mean_grad_norm(parameters) for part, parameters in parts.items()
+            f"{part}_grad_norm": mean_grad_norm(parameters, self.agent.device)
+            for part, parameters in parts.items()
         }
         self.optimizers[name].step()
         return norms
@@ -195,9 +211,8 @@ class OffPolicyLearner(Learner):
         assert self.replay is not None, "gradient steps are owed for episodes in replay"
         n_sequences = self.ranks.part_of(self.config.batch_size)
         sequences, rewarded = self._rewarded(self.replay.sample(n_sequences))
-        logged = self.learn(sequences) | rewarded
-        # The norm of no gradients lies on the CPU.
-        row = torch.stack([logged[name].to(self.agent.device) for name in self._names])
+        logged = self.learn_quickly(sequences) | rewarded
+        row = torch.stack([logged[name] for name in self._names])
         self._waiting.append(row)
         self.n_taken += 1
         if self.n_updates + self.n_taken <= TIMED:
@@ -317,6 +332,17 @@ class OffPolicyLearner(Learner):
         is_so = self.n_explored + self.n_warmup_steps == n_steps
         if not is_so or min(counts) < 0 or max(counts) > most:
             raise ValueError(f"counts: not those of {n_steps:,} steps")
+
+    @cached_property
+    def _may_record(self) -> bool:
+        # No graph can wait for other ranks, and texts are looked up by the host.
+        is_alone = self.ranks.size == 1 and not self.agent.reader.n_texts
+        is_said = self.recordable and self.agent.recordable
+        return self.agent.device.type == "cuda" and is_alone and is_said
+
+    def _changing(self) -> list[list[Tensor]]:
+        own = [*self.agent.parameters(), *self.target.parameters(), *self.beside.values()]
+        return [own, *moments_of(self.optimizers.values())]
 
     def _rewarded(self, sequences: SequenceBatch) -> tuple[SequenceBatch, dict[str, Tensor]]:
         # Replay holds the environments' own: all of a batch are scaled by the same statistics.

@@ -6,21 +6,23 @@ Fill a rollout of T steps, estimate advantages, pass over it a few times in mini
 import logging
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step
-from models.observations import AgentInput
+from models.observations import AgentInput, ObservationBatch
 from models.settings import SequenceSettings
 from trainers.learner import Learner, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
 from trainers.settings import MOST_SAMPLES, PpoSettings, ScheduleSettings
+from utils.cuda_graphs import CheckedGraph
 from utils.errors import NotFiniteError
 from utils.running_statistics import RunningMeanVariance
-from utils.saved_state import check_steps, load_moments, moments, with_moments
+from utils.saved_state import check_steps, load_moments, moments, moments_of, with_moments
 
 WAYS = ("", "_start", "_end", "_factor")  # endings of the settings of a decay
 
@@ -28,9 +30,11 @@ log = logging.getLogger(__name__)
 
 
 class Coefficients(NamedTuple):
-    learning_rate: float
-    ent_coef: float
-    clip_range: float
+    """Numbers, or where the step is a CUDA graph float32 tensors []."""
+
+    learning_rate: float | Tensor
+    ent_coef: float | Tensor
+    clip_range: float | Tensor
 
 
 class PPO(Learner):
@@ -43,6 +47,7 @@ class PPO(Learner):
 
     reads = (PpoSettings,)
     takes_reward = True
+    recordable = True
     agent: ActorCriticAgent
 
     def __init__(self, config: PpoSettings, agent: ActorCriticAgent, *joined: Any) -> None:
@@ -52,7 +57,12 @@ class PPO(Learner):
         check_rollout_fits(n_envs, config.n_rollout_steps, shape, config.device)
         self.optimizer = with_moments(
             torch.optim.AdamW(
-                self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
+                self.parameters,
+                lr=config.learning_rate,
+                eps=1e-8,
+                weight_decay=0.01,
+                fused=True,
+                capturable=agent.device.type == "cuda",
             )
         )
         # A whole number but for the last rollout, which may be longer than the rest of the run.
@@ -62,6 +72,14 @@ class PPO(Learner):
         self.rollout: Rollout | None = None
         self.past: ContextWindow | None = None
         self._memory_is_stale = self._has_noticed = False
+        self._choose = CheckedGraph("acting", agent.choose)
+        self._step = CheckedGraph(
+            "updates",
+            lambda shown, others, now: self._learn(
+                Batch(ObservationBatch(shown), *others), Coefficients(*now.unbind())
+            ),
+            lambda: [self.parameters, *moments_of([self.optimizer])],
+        )
 
     @staticmethod
     def validate_config(config: PpoSettings, agent: type[Agent]) -> list[str]:
@@ -89,6 +107,8 @@ class PPO(Learner):
         if self._memory_is_stale and self.past is not None:
             self.agent.refresh(*self.past, memory)
         self._memory_is_stale = False
+        if self._may_record:
+            return self._choose(self.agent.recall(percept, memory), percept.observations)
         return self.agent.act(percept, memory)
 
     def observe(self, transition: Transition) -> None:
@@ -153,8 +173,7 @@ class PPO(Learner):
         rollout.estimate(config.gamma, config.gae_lambda)
 
         now = self.coefficients(progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = now.learning_rate
+        here = torch.tensor(now).to(self.agent.device) if self._may_record else None
 
         # Several passes, each in an order of its own: of steps, or of sequences from a start on.
         logged: list[dict[str, Tensor]] = []
@@ -164,7 +183,11 @@ class PPO(Learner):
             orders.append(torch.randperm(n_shown) if permutations is None else permutations[epoch])
             first = len(logged)
             for batch in self._minibatches(rollout, orders[-1]):
-                logged.append(self._learn(batch, now))
+                if here is None:
+                    logged.append(self._learn(batch, now))
+                else:
+                    # The coefficients are inputs, too: a graph would keep those it was recorded by.
+                    logged.append(self._step(batch.observations.shown, batch[1:], here))
             # The policy may already be too far from the one that acted. All ranks stop together.
             if config.target_kl is not None:
                 kl = torch.stack([row["train/approx_kl"] for row in logged[first:]]).mean().item()
@@ -261,7 +284,18 @@ class PPO(Learner):
         n_batches = min(ranks.all_reduce_max(wanted)[0], ranks.least(len(order)))
         return map(rollout.sequence_batch, order.tensor_split(n_batches))
 
+    @cached_property
+    def _may_record(self) -> bool:
+        # Other ranks and a running deviation have a part in minibatches that no graph can repeat,
+        # and texts are looked up by the host.
+        agent = self.agent
+        is_alone = self.ranks.size == 1 and not self.config.adv_norm
+        is_said = self.recordable and agent.recordable and not agent.reader.n_texts
+        return agent.device.type == "cuda" and is_alone and is_said
+
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
+        for group in self.optimizer.param_groups:
+            group["lr"] = now.learning_rate
         loss, logged = self.loss(batch, self.agent.evaluate(batch), now)
 
         # Ranks average their gradients before these are clipped, so that all take the same step.

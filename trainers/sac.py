@@ -75,6 +75,7 @@ class SAC(Tempered, ActorCriticLearner):
     """
 
     logged = (*CRITICS, "actor_loss", "entropy", "temperature", *GRADIENTS)
+    recordable = True
     agent: PolicyAndCriticsAgent
     target: Critic
 
@@ -137,7 +138,7 @@ class SAC(Tempered, ActorCriticLearner):
 
         # target <- (1 - tau) target + tau critics
         follow(self.target, self.critic, config.tau)
-        alpha = torch.as_tensor(self.temperature, device=agent.device)
+        alpha = torch.zeros((), device=agent.device) + self.temperature
         logged |= {"actor_loss": actor_loss, "entropy": entropy, "temperature": alpha}
         return {f"train/{name}": logged[name].detach() for name in self.logged}
 
@@ -204,7 +205,7 @@ class ContinuousSAC(Tempered, TwinCriticLearner):
 
     def after_policy(self, log_probs: Tensor, mask: Tensor) -> dict[str, Tensor]:
         entropy = -masked_mean(log_probs.detach(), mask)
-        alpha = torch.as_tensor(self.temperature, device=self.agent.device)
+        alpha = torch.zeros((), device=self.agent.device) + self.temperature
         if self.config.learn_temperature:
             self.temperature_step(-float(self.agent.n_actions), entropy)
         return {"entropy": entropy, "temperature": alpha}

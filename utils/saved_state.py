@@ -3,7 +3,7 @@
 A checkpoint's checksum proves that it is unchanged, not its origin.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -92,6 +92,12 @@ def with_moments(optimizer: AnyOptimizer) -> AnyOptimizer:
 
 def moments(optimizer: Optimizer) -> dict[int, Any]:
     return optimizer.state_dict()["state"]
+
+
+def moments_of(optimizers: Iterable[Optimizer]) -> list[list[Tensor]]:
+    """Return all moments of optimisers as they are, in groups of alike ones."""
+    states = [state for each in optimizers for state in each.state.values()]
+    return [[state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq")]
 
 
 def load_moments(optimizer: Optimizer, state: dict[int, Any]) -> None:

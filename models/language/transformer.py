@@ -10,7 +10,8 @@ import math
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,11 +30,10 @@ from models.language.layers import (
     layer_norm,
     linear,
 )
+from utils import cuda_graphs
 
 Read = Callable[[Tensor, Tensor, list[CacheView]], Tensor]
 Weights = Mapping[str, Tensor]
-WARM_UPS = 3  # calls in which libraries set themselves up, before one is recorded
-CHECKS = 8  # steps that are taken both ways
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `dtype`
 
 
@@ -52,9 +52,9 @@ class CapturedStep:
         self.keys, self.values, self.n_slots = memory.keys, memory.values, memory.n_slots
         self.tokens, self.ages = tokens.clone(), memory.ages.clone()
         self.position = torch.tensor(memory.position, device=tokens.device)
-        self.works, self.reason, self._n_unchecked = True, "", CHECKS
+        self.works, self.reason, self._n_unchecked = True, "", cuda_graphs.CHECKS
         try:
-            self._replay = recorded(self._run)
+            self._replay = cuda_graphs.recorded(self._run)
         except RuntimeError as error:  # of many kinds, from drivers and libraries
             self._give_up(str(error).partition("\n")[0])
 
@@ -92,23 +92,23 @@ class CapturedStep:
         print(f"steps are not replayed as a CUDA graph: {reason}", file=sys.stderr)
 
 
-def recorded(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Record the work as a CUDA graph; each call of it overwrites the result of the last."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(WARM_UPS):
-            work()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = work()
+@cache
+def can_fuse(device: torch.device) -> bool:
+    """Try the kernel on a ring of one slot: it needs Triton, which needs a C compiler."""
+    ring = torch.zeros(2, 1, 1, 1, 16, device=device)
+    nothing = torch.zeros(1, dtype=torch.int64, device=device)
+    (window,) = ring_windows((ring[0], ring[1]), 0, nothing, 1, 0)
+    try:
+        from models.language.ring_attention import attend
 
-    def replay() -> Tensor:
-        graph.replay()
-        return result
-
-    return replay
+        attend(torch.zeros(1, 48, device=device), 1, window, 1.0)
+    except Exception as error:  # of many kinds
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        print(
+            f"attention to a language model's past is no single kernel: {reason}", file=sys.stderr
+        )
+        return False
+    return True
 
 
 class CausalLayer(nn.Module):
@@ -122,7 +122,12 @@ class CausalLayer(nn.Module):
             back to D, and the last normalisation.
         activation: Within the feed-forward network.
         epsilon: Of the normalisations.
+
+    Attributes:
+        scale: Of the scores, 1/sqrt(d).
     """
+
+    scale: float
 
     def __init__(
         self,
@@ -165,9 +170,25 @@ class CausalLayer(nn.Module):
         window.write(keys, values)
         attention = self.attention(queries, window)
         mixed = window.mix(self.reading(attention, window))
-        rows = self.norm(rows + self.out(join_heads(mixed, self.n_head)))
-        rows = self.last_norm(rows + self.outer(self.inner(rows)))
+        rows = self._after(rows, join_heads(mixed, self.n_head))
         return rows.view_as(hidden), attention
+
+    def fused(self, hidden: Tensor, window: CacheView) -> Tensor:
+        """Read one new token, hidden [N, 1, D], as `forward` does, its attention one kernel."""
+        from models.language.ring_attention import attend
+
+        rows = hidden[:, 0]
+        mixed = attend(self.qkv(rows), self.n_head, window, self.scale, self.relative)
+        return self._after(rows, mixed)[:, None]
+
+    @property
+    def relative(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """What scores depend on beside the content, as `attend` takes it."""
+        return None
+
+    def _after(self, rows: Tensor, mixed: Tensor) -> Tensor:
+        rows = self.norm(rows + self.out(mixed))
+        return self.last_norm(rows + self.outer(self.inner(rows)))
 
 
 class LayerStack(LanguageModel):
@@ -208,17 +229,26 @@ class LayerStack(LanguageModel):
             self._captured[memory] = captured
         if captured.trusted:
             return captured(tokens, ages, memory.position)
-        found = captured(tokens, ages, memory.position) if captured.works else None
-        expected = super()._hidden(tokens, memory, ages)  # the plain keys and values stay
-        if found is not None:
-            captured.compare(found, expected)
-        return expected
+        expected = super()._hidden(tokens, memory, ages)
+        if not captured.works:
+            return expected
+        # The graph's results count from the first on, as in a run that is resumed there.
+        found = captured(tokens, ages, memory.position)
+        captured.compare(found, expected)
+        return found if captured.works else super()._hidden(tokens, memory, ages)
 
     def read(self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]) -> Tensor:
-        hidden = tokens
-        for output in self._outputs(tokens, ages, windows):
-            hidden = output[0]
+        hidden, fuses = self._enter(tokens, ages), self.fuses(tokens, windows[0])
+        for layer, window in zip(self.layers, windows, strict=True):
+            one = cast(CausalLayer, layer)
+            hidden = one.fused(hidden, window) if fuses else one(hidden, window)[0]
         return hidden[:, -1]
+
+    def fuses(self, tokens: Tensor, window: CacheView) -> bool:
+        """Whether one kernel can read the window: of one new token and a whole ring, on a GPU."""
+        is_whole_ring = window.order is not None and window.ended is not None
+        is_possible = tokens.shape[1] == 1 and self.captures and tokens.is_cuda
+        return is_whole_ring and is_possible and can_fuse(tokens.device)
 
     def _look(self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]) -> Iterator[Tensor]:
         by_head = self.heads[0], len(tokens)
@@ -288,6 +318,13 @@ class TransformerXLLayer(CausalLayer):
         self.position_bias = frozen(weights["dec_attn.r_r_bias"].view(n_head, 1, width))
         positions = weights["dec_attn.r_net.weight"].float() @ waves.t()
         self.positions = frozen(positions.view(n_head, width, -1))  # [H, d, M], farthest first
+        self._by_distance: Tensor | None = None  # [H, M, d], where one kernel reads them
+
+    @property
+    def relative(self) -> tuple[Tensor, Tensor, Tensor]:
+        if self._by_distance is None:
+            self._by_distance = self.positions.transpose(1, 2).contiguous()
+        return self.content_bias, self.position_bias, self._by_distance
 
     def attention(self, queries: Tensor, window: CacheView) -> Tensor:
         _, n_new, width = queries.shape

@@ -335,6 +335,8 @@ def _ages(is_first: Tensor, context: Tensor) -> Tensor:
     `is_first` are [T, B]; `context` [B] counts for the first step, where no episode begins there.
     """
     steps = torch.arange(len(is_first), device=context.device)
+    if not is_first.is_cuda and not is_first.any():  # nothing has to be copied to the device
+        return steps + context[:, None]
     begun = torch.where(is_first.to(context.device).T, steps, -context[:, None])  # [B, T]
     return steps - begun.cummax(dim=1).values
 

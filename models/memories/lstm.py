@@ -74,11 +74,13 @@ class Recurrent(TrainedMemory):
         """
         starting = is_first[1:].any(dim=1).nonzero().squeeze(-1) + 1
         by_layer = context.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()
-        outputs, states = [], by_layer.unbind()  # [L, B, D] each
+        outputs: list[Tensor] = []
+        states: Sequence[Tensor] = by_layer.unbind()  # [L, B, D] each
         for first, last in pairwise([0, *starting.tolist(), len(x)]):
-            begun = is_first[first].to(x.device)[:, None]
-            before = [part.masked_fill(begun, 0.0) for part in states]
-            output, states = self.sequence(x[first:last], before)
+            if is_first[first].any():  # else nothing has to be copied to the device
+                begun = is_first[first].to(x.device)[:, None]
+                states = [part.masked_fill(begun, 0.0) for part in states]
+            output, states = self.sequence(x[first:last], states)
             outputs.append(output)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
