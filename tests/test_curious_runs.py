@@ -51,7 +51,7 @@ def curious_agent(model="CNN", algorithm="PPO", **changes):
     """Return settings, an agent and its intrinsic reward."""
     settings = tiny_settings(model) | NARROW.get(model, {}) | runs.CURIOUS | changes
     config = small_config(model=model, algorithm=algorithm, curiosity="APT", curiosity_icm="paper")
-    config = config.__class__(**{**vars(config), **settings})
+    config = config.replace(**settings)
     env = CountingEnv([3, 4, 20])
     torch.manual_seed(0)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)

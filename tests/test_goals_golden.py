@@ -9,6 +9,7 @@ import pytest
 from rewards import episode_goals
 from rewards.episode_goals import Quality, RewardRule, Similarity, SuggestedGoals, Task
 from rewards.goals import GoalRewards
+from rewards.settings import KINDS
 from rewards.suggesters.rules import EFFECTIVE, RULES, Novelty, Oracle, Silent, TextState
 from tests.described import ToldVectorEnv
 from tests.golden_data import GOLDEN
@@ -135,4 +136,4 @@ def test_the_golden_tasks_are_all_tasks_in_every_kind():
     listed = {each["task"]: tuple(each["subgoals"]) for each in TABLES["tasks"]}
     assert listed == episode_goals.TASKS
     cases = {(entry["task"], KIND_OF[entry["hierarchical"]]) for entry in PLAYED}
-    assert cases == set(itertools.product(episode_goals.TASKS, episode_goals.KINDS))
+    assert cases == set(itertools.product(episode_goals.TASKS, KINDS))

@@ -123,7 +123,9 @@ def test_moments_are_those_of_every_step_and_the_players(learner, in_empty_folde
 
 @pytest.mark.parametrize("model", [CNN, LSTM, GPT, HELM])
 def test_an_update_begins_with_the_probabilities_that_acted(model, in_empty_folder):
-    once = {"n_batches": 1, "sequences_per_batch": 1000, "n_epochs": 1, "learning_rate": 0.01}
+    once = {"n_batches": 1, "n_epochs": 1, "learning_rate": 0.01}
+    if model in (LSTM, GPT):
+        once["sequences_per_batch"] = 1000
     rows = outcome(train_row("run", PPO | model | CARTPOLE | once | {"n_steps": 160}))["metrics"]
     first, *later = (abs(float(row["train/approx_kl"])) for row in rows)
     assert first > 1e-4  # nothing was known when it acted

@@ -27,7 +27,7 @@ SETTINGS = (
 class LanguageModelStub(torch.nn.Module):
     """A language model that is never asked, because the rollout holds its hidden states."""
 
-    name, mem_len = "stub", 1
+    name, mem_len, n_positions = "stub", 1, None
 
     def __init__(self, width):
         super().__init__()
