@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from utils.settings import Part
-
 Info = dict[str, Any]  # of a step, as Gymnasium returns it
 # Of a run or a part of it: numbers, texts, tensors, and lists and dictionaries of those.
 State = dict[str, Any]
@@ -95,7 +93,6 @@ class Suite(ABC):
     """Environments of one kind. SUITES of envs/__init__.py says which names lead to it.
 
     Attributes:
-        reads: The classes of settings that it alone reads.
         scale_rewards: Whether rewards are scaled by default.
         clip_rewards: Whether those that are scaled are clipped, too.
         action_names: Of its actions, in their order. Where environments differ, these names and
@@ -104,7 +101,6 @@ class Suite(ABC):
         picture_legend: The meaning of the colours in `render`.
     """
 
-    reads: ClassVar[tuple[type[Part], ...]] = ()
     scale_rewards: ClassVar[bool] = False
     clip_rewards: ClassVar[bool] = True
     action_names: ClassVar[Sequence[str]] = ()
