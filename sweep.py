@@ -23,6 +23,7 @@ from pathlib import Path
 
 from sweeps import grid, jobs
 from sweeps.jobs import Job, State
+from trainers import parts  # noqa: F401  hands all parts to the settings
 from trainers.settings import CheckpointSettings, RunSettings
 from utils.command_line import GIVEN, Parser, add_trust, add_var, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, cli_command, raise_all

@@ -94,6 +94,7 @@ def test_every_agent_shows_from_python_what_it_is_going_to_act_by(model, algorit
     with Player(config, agent, env, ExitStack()) as player:
         shown = player.reset(seed=0)
         for _ in range(3):
+            shown = player.reset() if player.ended else shown
             hidden = player.inspect(shown)["hidden"]
             shown, *_ = player.step(player.act(shown))
             np.testing.assert_array_equal(hidden, steps[-1].remembered[0])
