@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -53,7 +53,6 @@ from envs.vector import twin_if_asked
 from utils.environments import Suite
 from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import streams_kept
-from utils.settings import Part
 from utils.user_modules import advice, import_module, is_environment_package, search
 
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
@@ -107,7 +106,6 @@ def find(name: str) -> EnvSpec:
 
 
 class AnyGymnasium(Suite):
-    reads: ClassVar[tuple[type[Part], ...]] = (GymnasiumSettings,)
     scale_rewards, clip_rewards = True, False
 
     def make(self, config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:

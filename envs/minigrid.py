@@ -20,15 +20,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from envs.any_gymnasium import (
-    AnyGymnasium,
-    GymnasiumSettings,
-    gymnasium_maker,
-    with_options,
-)
+from envs.any_gymnasium import AnyGymnasium, gymnasium_maker, with_options
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
 from envs.episodes import MakeOne, ResetResult, SingleEnvs
-from envs.settings import FULL, MissionSettings
+from envs.settings import FULL, GymnasiumSettings, MissionSettings
 from envs.vector import Twin
 from utils.environments import Suite
 

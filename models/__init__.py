@@ -129,7 +129,7 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
 
 
 def validate_config(config: Config) -> list[str]:
-    from models.encoders import EncoderSettings
+    from models.settings import EncoderSettings
 
     key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
     if algorithm != config.algorithm:

@@ -169,10 +169,6 @@ class Helm(LanguageMemoryAgent):
     recordable = True
     reads = (HelmSettings,)
 
-    @property
-    def frozen_memory(self) -> "LanguageMemory":
-        return self.language
-
     @staticmethod
     def to_language(
         config: HelmSettings, reader: ObservationPreprocessor, language_model: LanguageModel
@@ -207,10 +203,6 @@ class HelmV2(LanguageMemoryAgent):
     recordable = True
     reads = (HelmV2Settings,)
 
-    @property
-    def frozen_memory(self) -> "LanguageMemory":
-        return self.language
-
     @staticmethod
     def to_language(
         config: HelmV2Settings, reader: ObservationPreprocessor, language_model: LanguageModel
@@ -228,10 +220,6 @@ class Shelm(LanguageMemoryAgent):
 
     recordable = True
     reads = (ShelmSettings,)
-
-    @property
-    def frozen_memory(self) -> "LanguageMemory":
-        return self.language
 
     @staticmethod
     def to_language(

@@ -6,7 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from utils.saved_state import called, check_like, check_steps, load_moments, moments, with_moments
+from utils.saved_state import (
+    called,
+    check_like,
+    check_steps,
+    load_moments,
+    moments,
+    moments_of,
+    with_moments,
+)
 
 TENSOR = torch.zeros(2, 3)
 OTHERS = {  # of each kind of leaf: values that are no such leaf
@@ -128,3 +136,15 @@ def test_moments_of_another_parameters_shape_do_not_fit(optimizer):
     for wrong in ({0: here[1], 1: here[0]}, {0: here[0]}, {**here, 2: here[0]}, {**here, 1: {}}):
         with pytest.raises(ValueError, match="moments"):
             check_like(wrong, here, "moments")
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.RMSprop])
+def test_the_moments_of_any_optimiser_are_grouped_by_their_names(kind):
+    parameters = [torch.nn.Parameter(torch.ones(n)) for n in (2, 3)]
+    optimizer = with_moments(kind(parameters))
+    groups = moments_of([optimizer])
+    assert len(groups) == len(optimizer.state[parameters[0]])
+    for group, name in zip(groups, optimizer.state[parameters[0]], strict=True):
+        assert all(
+            each is optimizer.state[p][name] for each, p in zip(group, parameters, strict=True)
+        )

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -95,6 +96,13 @@ class Learner(Recordable, ABC):
     ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
         self.reward, self.scaling = reward, scaling
+
+    @cached_property
+    def may_record(self) -> bool:
+        """Whether work may go as CUDA graphs: they wait for no other rank, and look up no text."""
+        agent = self.agent
+        is_alone = self.ranks.size == 1 and not agent.reader.n_texts
+        return agent.device.type == "cuda" and is_alone and self.recordable and agent.recordable
 
     @classmethod
     def of(cls, agent: Agent) -> "type[Learner]":

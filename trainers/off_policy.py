@@ -98,7 +98,7 @@ class OffPolicyLearner(Learner):
 
     def learn_quickly(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         """Take one gradient step, where it can be as a CUDA graph."""
-        if not self._may_record:
+        if not self.may_record:
             return self.learn(sequences)
         return self._graph(sequences.observations.stored, sequences[1:])
 
@@ -332,13 +332,6 @@ class OffPolicyLearner(Learner):
         is_so = self.n_explored + self.n_warmup_steps == n_steps
         if not is_so or min(counts) < 0 or max(counts) > most:
             raise ValueError(f"counts: not those of {n_steps:,} steps")
-
-    @cached_property
-    def _may_record(self) -> bool:
-        # No graph can wait for other ranks, and texts are looked up by the host.
-        is_alone = self.ranks.size == 1 and not self.agent.reader.n_texts
-        is_said = self.recordable and self.agent.recordable
-        return self.agent.device.type == "cuda" and is_alone and is_said
 
     def _changing(self) -> list[list[Tensor]]:
         own = [*self.agent.parameters(), *self.target.parameters(), *self.beside.values()]

@@ -107,7 +107,7 @@ class PPO(Learner):
         if self._memory_is_stale and self.past is not None:
             self.agent.refresh(*self.past, memory)
         self._memory_is_stale = False
-        if self._may_record:
+        if self.may_record:
             return self._choose(self.agent.recall(percept, memory), percept.observations)
         return self.agent.act(percept, memory)
 
@@ -173,7 +173,7 @@ class PPO(Learner):
         rollout.estimate(config.gamma, config.gae_lambda)
 
         now = self.coefficients(progress)
-        here = torch.tensor(now).to(self.agent.device) if self._may_record else None
+        here = torch.tensor(now).to(self.agent.device) if self.may_record else None
 
         # Several passes, each in an order of its own: of steps, or of sequences from a start on.
         logged: list[dict[str, Tensor]] = []
@@ -285,13 +285,9 @@ class PPO(Learner):
         return map(rollout.sequence_batch, order.tensor_split(n_batches))
 
     @cached_property
-    def _may_record(self) -> bool:
-        # Other ranks and a running deviation have a part in minibatches that no graph can repeat,
-        # and texts are looked up by the host.
-        agent = self.agent
-        is_alone = self.ranks.size == 1 and not self.config.adv_norm
-        is_said = self.recordable and agent.recordable and not agent.reader.n_texts
-        return agent.device.type == "cuda" and is_alone and is_said
+    def may_record(self) -> bool:
+        # The running deviation of advantages is the host's, which no graph can repeat.
+        return super().may_record and not self.config.adv_norm
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
         for group in self.optimizer.param_groups:

@@ -97,7 +97,7 @@ def moments(optimizer: Optimizer) -> dict[int, Any]:
 def moments_of(optimizers: Iterable[Optimizer]) -> list[list[Tensor]]:
     """Return all moments of optimisers as they are, in groups of alike ones."""
     states = [state for each in optimizers for state in each.state.values()]
-    return [[state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq")]
+    return [[state[name] for state in states] for name in states[0]]
 
 
 def load_moments(optimizer: Optimizer, state: dict[int, Any]) -> None:

@@ -556,7 +556,8 @@ def settings_index(chosen: Mapping[str, Any] = NOTHING) -> SettingsIndex:
 
 def needless(config: Config, names: Iterable[str]) -> list[str]:
     """Return a line for each of some settings that has a value, where what it needs has none."""
-    declarations, values = all_settings(config.as_dict()), config.as_dict()
+    values = config.as_dict()
+    declarations = all_settings(values)
     facts = {name: declarations[name].metadata for name in names}
     return [
         f"{name}: it is read with {each['needs']} alone, and {each['needs']} is "
