@@ -85,12 +85,12 @@ ROWS: dict[str, dict[str, Any]] = {
     | CURIOUS
     | {"curiosity": "APT", "apt_group": 16, "curiosity_icm": "paper"},
     "PPO GRU, E3B": PPO | GRU | CURIOUS | {"memory_layers": 2, "curiosity": "E3B"},
-    "PPO MinGRU": PPO | MIN_GRU,
+    "PPO MinGRU, RMSprop": PPO | MIN_GRU | {"optimizer": "RMSprop"},
     "PPO LRU": PPO | LRU | {"memory_layers": 2},
     "PPO FFM": PPO | FFM | {"ffm_periods": "inf,8,4"},
     "PPO mLSTM": PPO | MLSTM | {"env": "CartPole-v1"},
     "PPO Mamba2": PPO | MLSTM | {"model": "Mamba2", "target_kl": 0.01, "n_epochs": 2},
-    "DQN GatedDeltaNet": DQN | MLSTM | {"model": "GatedDeltaNet"},
+    "DQN GatedDeltaNet": DQN | MLSTM | {"model": "GatedDeltaNet", "optimizer": "AdamW"},
     "PPO GTrXL": PPO | GTRXL | {"memory_layers": 2},
     "PPO GPT, a twin of POPGym": PPO | GPT | TWIN | {"env": "popgym-RepeatPreviousEasy-v0"},
     "PPO GPT of learned positions": PPO
@@ -175,10 +175,11 @@ ROWS: dict[str, dict[str, Any]] = {
         "actor_value": "least",
         "last_reward_input": "true",
     },
-    "ELLM": ELLM | SCALED | {"decay_after_reward": "true"},
+    "ELLM": ELLM | SCALED | {"wait_for_reward": "true"},
     f"ELLM{IN_PARTS}": ELLM | LONG,
     "ELLM, any step, several colours": ELLM
-    | {"replay_sampling": "step", "env_args": '{"n_colours": 3, "side": 40}'},
+    | {"replay_sampling": "step", "optimizer": "RMSprop"}
+    | {"env_args": '{"n_colours": 3, "side": 40}'},
     "ELLM reads, APT": ELLM | MISSIONS | READS | {"curiosity": "APT", "curiosity_width": 8},
     "ELLM, goals of a language model": ELLM | SUGGESTED | TOLD_OF_CRAFTER,
     "ELLM, vectors": ELLM | NORMALISED | {"env": "CartPole-v1", "replay_capacity": 1000},

@@ -150,7 +150,7 @@ def test_epsilon_falls_as_the_originals(arrays):
     for n, expected in enumerate(cases["epsilon"].tolist()):
         names = {"epsilon_start": "max", "epsilon_final": "min", "epsilon_steps": "decay_steps"}
         given = {name: cases[theirs][n].item() for name, theirs in names.items()}
-        learner = EllmDQN(config_of(arrays, decay_after_reward=True, **given), agent)
+        learner = EllmDQN(config_of(arrays, wait_for_reward=True, **given), agent)
         learner.first_reward_step = cases["started_at"][n].item()
         assert learner.epsilon_at(cases["step"][n].item()) == pytest.approx(expected, abs=1e-12)
 

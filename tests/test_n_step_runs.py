@@ -100,17 +100,12 @@ def test_only_what_is_finetuned_changes(finetune):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["train_after_reward", "decay_after_reward"])
-def test_learning_and_decay_wait_for_reward(setting):
+def test_learning_and_decay_wait_for_reward():
     waiting = {"n_steps": 60, "log_steps": 20, "epsilon_steps": 40, "epsilon_final": 0.5}
-    never = train("never", env="RandomMaze-v0", **waiting, **{setting: "true"})
+    never = train("never", env="RandomMaze-v0", wait_for_reward="true", **waiting)
     row = outcome(never)["metrics"][-1]
-    if setting == "train_after_reward":
-        assert (row["train/n_gradient_steps"], row["train/epsilon"]) == ("0.0", "0.5")
-    else:
-        assert float(row["train/n_gradient_steps"]) >= 0
-        assert row["train/epsilon"] == "1.0"
-    paid = train("paid", **waiting, **{setting: "true"})
+    assert (row["train/n_gradient_steps"], row["train/epsilon"]) == ("0.0", "1.0")
+    paid = train("paid", wait_for_reward="true", **waiting)
     row = outcome(paid)["metrics"][-1]
     assert float(row["train/n_gradient_steps"]) > 0
     assert float(row["train/epsilon"]) < 1

@@ -56,7 +56,7 @@ NOT_ALWAYS_ASKED = {
     "target_entropy": "of discrete actions",
     "suggester_max_tokens": "where a language model writes",
     "suggester_temperature": "where a language model writes",
-    "train_after_reward": "until the first reward",
+    "wait_for_reward": "until the first reward",
 }
 
 

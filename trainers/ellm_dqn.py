@@ -27,7 +27,7 @@ from trainers.settings import (
 )
 from utils.environments import State
 from utils.errors import NotFiniteError
-from utils.saved_state import check_like, load_moments, moments, with_moments
+from utils.saved_state import check_like, load_moments, moments
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL = 0.01  # as published
@@ -67,9 +67,7 @@ class EllmDQN(Learner):
         agent.requires_grad_(False)
         for parameter in self.parameters:
             parameter.requires_grad_(True)
-        self.optimizer = with_moments(
-            torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
-        )
+        self.optimizer = self.new_optimizer(self.parameters, config.learning_rate)
         self.replay: FrameReplay | None = None
         self.guide = guide
         self.n_seen = self.n_updates = 0
@@ -90,7 +88,7 @@ class EllmDQN(Learner):
 
     def epsilon_at(self, n_seen: int) -> float:
         config = self.config
-        began = self.first_reward_step if config.decay_after_reward else 0
+        began = self.first_reward_step if config.wait_for_reward else 0
         final = EPSILON_FINAL if config.epsilon_final is None else config.epsilon_final
         if began == NOT_YET:
             return config.epsilon_start
@@ -125,7 +123,7 @@ class EllmDQN(Learner):
 
         # Ranks ask one another until all have something to learn from, and know from then on.
         if not self._has_begun and self.n_seen >= config.learning_starts:
-            is_paid = self.first_reward_step != NOT_YET or not config.train_after_reward
+            is_paid = self.first_reward_step != NOT_YET or not config.wait_for_reward
             self._has_begun = bool(self.ranks.least(is_paid and self.replay.n_rows > 0))
         if not (self._has_begun and self.replay.n_rows):  # a long episode may take all the room
             return
@@ -142,7 +140,7 @@ class EllmDQN(Learner):
             log.warning(
                 f"nothing was learned: the {self.config.n_steps:,} steps were over before "
                 f"learning_starts={self.config.learning_starts:,}, a first episode or, with "
-                "train_after_reward, a reward. Choose a larger n_steps"
+                "wait_for_reward, a reward. Choose a larger n_steps"
             )
         # Names without a value would make metrics.csv a table of another width: NaN stands there.
         metrics = dict.fromkeys(self._names, math.nan) | self._logged.means()

@@ -2,12 +2,14 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import AgentInput
@@ -15,7 +17,14 @@ from rewards.scaling import RewardScaling
 from trainers.ranks import Ranks
 from utils.cuda_graphs import Recordable
 from utils.environments import State
+from utils.saved_state import with_moments
 from utils.settings import Part
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "Adam": torch.optim.Adam,
+    "AdamW": torch.optim.AdamW,
+    "RMSprop": torch.optim.RMSprop,
+}
 
 
 class Transition(NamedTuple):
@@ -68,6 +77,7 @@ class Learner(Recordable, ABC):
         reads: The groups of settings it reads.
         networks: The agent it trains: one with a policy and a critic, as of PPO, or the networks
             that are built for DQN, SAC, TD3 or EllmDQN.
+        default_optimizer: What it has where the setting `optimizer` names none.
         takes_reward: Whether it learns from `reward` where there is one.
         ranks: The processes that train together, each from its own steps.
         reward: An intrinsic reward in place of the environments'.
@@ -78,6 +88,7 @@ class Learner(Recordable, ABC):
 
     reads: ClassVar[tuple[type[Part], ...]]
     networks: ClassVar[str] = "PPO"
+    default_optimizer: ClassVar[type[Optimizer]] = torch.optim.Adam
     takes_reward: ClassVar[bool] = False
     config: Any
     agent: Agent
@@ -96,6 +107,19 @@ class Learner(Recordable, ABC):
     ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
         self.reward, self.scaling = reward, scaling
+
+    def new_optimizer(
+        self, parameters: Sequence[Tensor], learning_rate: float, fused: bool = True, **more: Any
+    ) -> Optimizer:
+        """Return the optimiser of the settings, with moments of 0; `more` are its own arguments."""
+        chosen = self.config.optimizer
+        kind = OPTIMIZERS[chosen] if chosen else self.default_optimizer
+        on_gpu = self.agent.device.type == "cuda"
+        # Steps are recorded there, and a count of steps in the host's memory cannot be.
+        more |= {"lr": learning_rate, "capturable": on_gpu}
+        if kind is not torch.optim.RMSprop:  # PyTorch has no fused one
+            more["fused"] = fused or on_gpu or None
+        return with_moments(kind(parameters, **more))
 
     @cached_property
     def may_record(self) -> bool:

@@ -36,7 +36,7 @@ from trainers.settings import OffPolicySettings
 from utils.cuda_graphs import CheckedGraph
 from utils.environments import State
 from utils.errors import NotFiniteError
-from utils.saved_state import check_like, load_moments, moments, moments_of, with_moments
+from utils.saved_state import check_like, load_moments, moments, moments_of
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 TIMED = 5  # gradient steps: what they take tells what a run will take
@@ -110,13 +110,10 @@ class OffPolicyLearner(Learner):
         name: str,
         parameters: Iterable[Tensor],
         learning_rate: float,
-        fused: bool | None = True,
+        fused: bool = True,
     ) -> None:
         self.groups[name] = group = [p for p in parameters if p.requires_grad]
-        on_gpu = self.agent.device.type == "cuda"  # there steps can be recorded
-        self.optimizers[name] = with_moments(
-            torch.optim.Adam(group, lr=learning_rate, fused=on_gpu or fused, capturable=on_gpu)
-        )
+        self.optimizers[name] = self.new_optimizer(group, learning_rate, fused)
 
     def gradient_step(
         self, name: str, loss: Tensor, parts: Mapping[str, Iterable[Tensor]]

@@ -22,7 +22,7 @@ from trainers.settings import MOST_SAMPLES, PpoSettings, ScheduleSettings
 from utils.cuda_graphs import CheckedGraph
 from utils.errors import NotFiniteError
 from utils.running_statistics import RunningMeanVariance
-from utils.saved_state import check_steps, load_moments, moments, moments_of, with_moments
+from utils.saved_state import check_steps, load_moments, moments, moments_of
 
 WAYS = ("", "_start", "_end", "_factor")  # endings of the settings of a decay
 
@@ -48,6 +48,7 @@ class PPO(Learner):
     reads = (PpoSettings,)
     takes_reward = True
     recordable = True
+    default_optimizer = torch.optim.AdamW
     agent: ActorCriticAgent
 
     def __init__(self, config: PpoSettings, agent: ActorCriticAgent, *joined: Any) -> None:
@@ -55,16 +56,7 @@ class PPO(Learner):
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         n_envs, shape = self.ranks.part_of(config.n_envs), agent.reader.image_shape
         check_rollout_fits(n_envs, config.n_rollout_steps, shape, config.device)
-        self.optimizer = with_moments(
-            torch.optim.AdamW(
-                self.parameters,
-                lr=config.learning_rate,
-                eps=1e-8,
-                weight_decay=0.01,
-                fused=True,
-                capturable=agent.device.type == "cuda",
-            )
-        )
+        self.optimizer = self.new_optimizer(self.parameters, config.learning_rate)
         # A whole number but for the last rollout, which may be longer than the rest of the run.
         self.n_updates = config.n_steps / (config.n_envs * config.n_rollout_steps)
         self.advantage_statistics = RunningMeanVariance()

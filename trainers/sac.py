@@ -52,7 +52,7 @@ class Tempered(OffPolicyLearner):
         self.beside = {"log_temperature": self.log_temperature}
         if self.config.learn_temperature:
             rate = self.config.temperature_learning_rate
-            self.add_optimizer("temperature", [self.log_temperature], rate, fused=None)
+            self.add_optimizer("temperature", [self.log_temperature], rate, fused=False)
 
     @property
     def temperature(self) -> Tensor | float:

@@ -86,6 +86,17 @@ class DoubleDqnSettings(Config):
 
 
 @dataclass(frozen=True)
+class OptimizerSettings(Config):
+    title = "optimiser"
+
+    optimizer: str | None = setting(
+        "Adam, AdamW or RMSprop, with PyTorch's defaults; null: AdamW with PPO, else Adam",
+        choices=("Adam", "AdamW", "RMSprop"),
+        default=None,
+    )
+
+
+@dataclass(frozen=True)
 class ScheduleSettings(Config):
     title = "schedules"
 
@@ -127,7 +138,7 @@ class ScheduleSettings(Config):
 
 
 @dataclass(frozen=True)
-class PpoSettings(ScheduleSettings):
+class PpoSettings(OptimizerSettings, ScheduleSettings):
     title = "PPO"
 
     n_rollout_steps: int = setting(
@@ -190,7 +201,7 @@ class FrameReplaySettings(CapacitySettings):
 
 
 @dataclass(frozen=True)
-class NStepDqnSettings(FrameReplaySettings, DoubleDqnSettings, FinetuneSettings):
+class NStepDqnSettings(OptimizerSettings, FrameReplaySettings, DoubleDqnSettings, FinetuneSettings):
     title = "EllmDQN"
 
     learning_starts: int = setting(
@@ -217,11 +228,9 @@ class NStepDqnSettings(FrameReplaySettings, DoubleDqnSettings, FinetuneSettings)
     epsilon_steps: int = setting(
         "environment steps over which epsilon falls", low=0, high=10**12, default=1_000_000
     )
-    train_after_reward: bool = setting(
-        "take no gradient step before rewards have come to 1 in all", default=False
-    )
-    decay_after_reward: bool = setting(
-        "let epsilon fall only from when rewards have come to 1 in all", default=False
+    wait_for_reward: bool = setting(
+        "take no gradient step, and let epsilon stay, before rewards have come to 1 in all",
+        default=False,
     )
     guide: str | None = setting(
         "run folder or checkpoint of an agent that explores: its greedy actions take the place of "
@@ -254,7 +263,7 @@ class ReplaySettings(CapacitySettings):
 
 
 @dataclass(frozen=True)
-class OffPolicySettings(ReplaySettings, OffPolicyNetworkSettings):
+class OffPolicySettings(OptimizerSettings, ReplaySettings, OffPolicyNetworkSettings):
     title = "DQN, SAC and TD3"
 
     tau: float = setting(
