@@ -147,8 +147,12 @@ class Collector:
             "resumable": resumable,
             "env": env,
             "sentences": self.learner.agent.reader.sentences.state_dict(),
-            "percept": self.percept._asdict()
-            | {"observations": self.percept.observations.tensors()},
+            "percept": {
+                "observations": self.percept.observations.tensors(),
+                "is_first": self.percept.is_first,
+                "last_actions": self.percept.last_actions,
+                "last_rewards": self.percept.last_rewards,
+            },
             "memory": self._memory.state_dict(),
         }
         if self.scaling is not None:
@@ -191,7 +195,9 @@ class Collector:
         self._memory.load_state_dict(state["memory"])
         self.percept = AgentInput(
             Observations(**percept["observations"]).map(lambda kind: kind.to(device)),
-            *(percept[name].to(device) for name in AgentInput._fields[1:]),
+            percept["is_first"].to(device),
+            percept["last_actions"].to(device),
+            percept["last_rewards"].to(device),
         )
         return self.percept, self._memory
 
