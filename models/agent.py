@@ -78,7 +78,7 @@ class TokensRead(NamedTuple):
     def map(self, function: Callable[..., Tensor], *others: "TokensRead") -> "TokensRead":
         """Apply a function to each part that there is, beside the same parts of others."""
         parts = zip(self, *others, strict=True)
-        return TokensRead(*(None if each[0] is None else function(*each) for each in parts))
+        return self._make(None if part[0] is None else function(*part) for part in parts)
 
 
 class Step(NamedTuple):

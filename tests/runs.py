@@ -147,7 +147,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "DQN HELM, read out": DQN | HELM | {"readout_steps": 5, "whiten_memory": "true"},
     "DQN HELMv2": DQN | HELMV2 | MAZE,
     "DQN SHELM": DQN | SHELM | MAZE,
-    "DQN SHELM draws its words": DQN | SAMPLED | MAZE | {"topk": 3, "observation_cache_mb": 0.01},
+    "DQN SHELM draws its words": DQN | SAMPLED | MAZE | {"topk": 3},
     "DQN CNN reads, NovelD": DQN | CNN | MISSIONS | READS | CURIOUS | {"curiosity": "NovelD"},
     "SAC CNN of two encoders": SAC | CNN | {"shared_encoder": "false"},
     "SAC CNN, NovelD": SAC | CNN | CURIOUS | {"curiosity": "NovelD", "task_reward_weight": 0},
