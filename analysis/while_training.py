@@ -51,8 +51,8 @@ class Showcase:
             self._latest, self._running = self._running or self._latest, []
         if self._running is not None and len(self._running) < MOST_STEPS:
             seen, read = transition.percept.observations, transition.step.read
-            own = None if read is None else read.map(of_the_first)
-            self._running.append((seen.map(of_the_first), own))
+            own = None if read is None else read.map(lambda part: part[0].cpu())
+            self._running.append((seen.map(lambda kind: kind[0].cpu()), own))
 
     def media(self, is_last: bool) -> Media:
         if not self._latest or not (is_last or self._clock() >= self._due):
@@ -61,19 +61,9 @@ class Showcase:
         seen = [observations for observations, _ in self._latest]
         read = [tokens for _, tokens in self._latest if tokens is not None]
         self._latest = []
-        return media(
-            self.agent,
-            seen[0].map(together, *seen[1:]),
-            read[0].map(together, *read[1:]) if read else None,
-        )
-
-
-def of_the_first(parts: Tensor) -> Tensor:
-    return parts[0].cpu()
-
-
-def together(*steps: Tensor) -> Tensor:
-    return torch.stack(steps)
+        episode = seen[0].map(lambda *kinds: torch.stack(kinds), *seen[1:])
+        own = read[0].map(lambda *parts: torch.stack(parts), *read[1:]) if read else None
+        return media(self.agent, episode, own)
 
 
 @torch.no_grad()

@@ -59,9 +59,7 @@ class TensorMemory:
 
 
 class TokensRead(NamedTuple):
-    """What a frozen memory read at one step of N environments.
-
-    It travels with the step, so that whoever shows it shows what was read.
+    """The tokens that a frozen memory read at one step; page, movies and probe show these.
 
     Attributes:
         tokens: Texts first, then the tokens of what else was seen.  [N, K, D]
@@ -76,7 +74,6 @@ class TokensRead(NamedTuple):
     entropy: Tensor | None = None
 
     def map(self, function: Callable[..., Tensor], *others: "TokensRead") -> "TokensRead":
-        """Apply a function to each part that there is, beside the same parts of others."""
         parts = zip(self, *others, strict=True)
         return self._make(None if part[0] is None else function(*part) for part in parts)
 
@@ -92,7 +89,7 @@ class Step(NamedTuple):
         all_log_probs: Of every action, where there are so many.  [N, A]
         remembered: The memory's output; without a memory, the encoder's.  [N, D]
         action_values: Of every action, for an agent that chooses by them.  [N, A]
-        read: What a frozen memory has read, for an agent with one.
+        read: By a frozen memory, for an agent with one.
     """
 
     actions: Tensor
@@ -245,10 +242,7 @@ class Agent(Recordable, nn.Module, ABC):
         return self.reader(observations, self.device)
 
     def explain(self, step: Step) -> dict[str, np.ndarray]:
-        """Return readable facts about a step, [N, ...] under each name; nothing is computed anew.
-
-        Recognised keys: `words` and `similarities` [N, k], `entropy` [N], as of `TokensRead`.
-        """
+        """Return readable facts about a step, [N, ...] under each name, such as words it read."""
         if self.frozen_memory is None or step.read is None:
             return {}
         return self.frozen_memory.explain(step.read)
@@ -256,9 +250,8 @@ class Agent(Recordable, nn.Module, ABC):
     def inspect(self, percept: AgentInput, memory: Memory, step: Step) -> dict[str, np.ndarray]:
         """Return costlier diagnostics of a step; `memory` is that before it, and stays so.
 
-        Recognised keys: those of `explain`; `tokens` [N, K, D] as of `TokensRead`; `attention`
-        [N, L, H, S], from each head of each layer to the last S steps, oldest first, the present
-        one last; `action_values` [N, A], for an agent that chooses by them.
+        Recognised keys: those of `TokensRead` and `action_values`; `attention` [N, L, H, S], from
+        each head of each layer to the last S steps, oldest first, the present one last.
         """
         found = {}
         if step.action_values is not None:
@@ -320,7 +313,7 @@ class ActorCriticAgent(Agent):
         """Return log-probabilities, values and entropy of a batch, with gradients."""
 
     def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Recalled:
-        """Read one step into the memory; return what `choose` needs of it, and what was read.
+        """Read one step into the memory; return its context for `choose`, and the tokens read.
 
         A recordable agent acts by `choose` on what it recalls.
         """
@@ -356,10 +349,11 @@ class RecentSteps(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """What a `Torso` makes of one step: features [N, D], and what replay stores of it [N, ...]."""
+    """One step of a `Torso`: features [N, D]; as of `Step`, what replay stores and the rest."""
 
     features: Tensor
     context: Tensor
+    remembered: Tensor
     read: TokensRead | None = None
 
 
@@ -396,10 +390,6 @@ class Torso(nn.Module, ABC):
         is_first = sequences.is_first
         last_actions = self.embedder.begun(sequences.last_actions, is_first).flatten(0, 1)
         return self.embedder(sequences.observations, last_actions).unflatten(0, is_first.shape)
-
-    def remembered(self, features: Tensor) -> Tensor:
-        """Return the memory's part of the features of one step.  [N, D]"""
-        return features
 
     def refresh(self, past: Observations, running: RecentSteps, memory: Memory) -> None:
         """Recompute the memory in place from the last P <= n_context steps [P, N, ...]."""

@@ -132,13 +132,7 @@ class Ellm(Agent):
         judged = self.head(features)
         best = judged.max(-1)
         nothing = best.values[:, None][:, :0]
-        return Step(
-            best.indices,
-            nothing,
-            values=best.values,
-            remembered=features,
-            action_values=judged,
-        )
+        return Step(best.indices, nothing, None, best.values, None, features, judged)
 
     def features(self, observations: Observations) -> Tensor:
         """Map B observations, their images of S frames, the oldest first, to features.  [B, H]"""

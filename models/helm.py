@@ -345,13 +345,10 @@ class LanguageMemory(nn.Module):
     def step(
         self, percept: AgentInput, memory: Memory, advance: bool = True
     ) -> tuple[Tensor, TokensRead]:
-        """Read the observations.
+        """Return the hidden state and what a `ReadOut` reads [N, D + ...]; and the tokens.
 
         While its owner trains, running statistics of the observations are updated. Without
         `advance` the memory and they stay as they are.
-
-        Returns:
-            The hidden state and what a `ReadOut` reads [N, D + ...], and the tokens.
         """
         encoded = self._encoded(percept)
         if self.training and advance:
@@ -378,7 +375,7 @@ class LanguageMemory(nn.Module):
 
     @torch.no_grad()
     def read(self, percept: AgentInput) -> TokensRead:
-        """Return what was read of recorded steps, else what would be read of them now."""
+        """Return the tokens of recorded steps as they were read, else as they are read now."""
         if percept.tokens is not None:
             return TokensRead(percept.tokens)
         return self._with_text(self.to_language.read(self._encoded(percept)), percept.observations)
@@ -393,21 +390,18 @@ class LanguageMemory(nn.Module):
 
     def explain(self, read: TokensRead) -> dict[str, np.ndarray]:
         """Return the words that were read, their similarities and entropy, as far as known."""
-        told = {}
+        numbers = {"similarities": read.similarities, "entropy": read.entropy}
+        told = {name: each.cpu().numpy() for name, each in numbers.items() if each is not None}
         if read.words is not None:
             words = self.to_language.words or self.language_model.vocabulary
             told["words"] = np.array([[words[n] for n in row] for row in read.words.tolist()])
-        if read.similarities is not None:
-            told["similarities"] = read.similarities.cpu().numpy()
-        if read.entropy is not None:
-            told["entropy"] = read.entropy.cpu().numpy()
         return told
 
     @torch.no_grad()
     def inspect(
         self, percept: AgentInput, memory: Memory, read: TokensRead
     ) -> dict[str, np.ndarray]:
-        """Return what was read, and each head's attention from it to past steps.  [N, L, H, S]"""
+        """Return facts about a step's tokens, and their attention to past steps.  [N, L, H, S]"""
         kept = cast(KVCache, memory)
         weights = self.language_model.attention(read.tokens, kept, percept.is_first)
         seen = self.to_language.seen(percept.observations)
@@ -431,18 +425,16 @@ class LanguageMemory(nn.Module):
         return self.cache(seen)
 
     def _encode(self, seen: Tensor) -> Tensor:
-        encoded = self.to_language(self.to_language.prepared(seen))
-        if not self._is_pure:
-            # A draw would be kept with its image: the agent would read it until it leaves the
-            # cache, and a resumed run would draw another one.
-            again = self.to_language(self.to_language.prepared(seen))
-            if not torch.allclose(encoded, again, equal_nan=True):
-                raise UserError(
-                    f"model: {type(self.to_language).__qualname__}.forward gives two results for "
-                    "one image, and its results are kept by image. Draw in `read`, which is "
-                    "asked at every step"
-                )
-            self._is_pure = True
+        images = self.to_language.prepared(seen)
+        encoded = self.to_language(images)
+        # A draw would be kept with its image until that leaves the cache, and a resumed run, whose
+        # cache is empty, would draw another one.
+        if not self._is_pure and not encoded.allclose(self.to_language(images), equal_nan=True):
+            raise UserError(
+                f"model: {type(self.to_language).__qualname__}.forward gives two results for one "
+                "image, and they are kept by image. Draw in `read`, which is asked at every step"
+            )
+        self._is_pure = True
         return encoded
 
     def _with_text(self, read: TokensRead, observations: Observations) -> TokensRead:

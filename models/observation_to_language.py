@@ -25,9 +25,9 @@ class Frozen(Generic[AnyModule]):
 class ImageToLanguage(nn.Module):
     """A frozen map from images to tokens, in two parts.
 
-    The costly one, `forward`, is a pure function of one image, since its results are kept by image:
-    one that gives two results is refused. `read` may draw, or depend on statistics that change
-    during a run: it is asked once a step, and what it returns is both read and shown.
+    The costly one, `forward`, is a pure function of one image, as its results are kept by image.
+    `read` is asked once a step, for reading and showing: it may draw, and depend on statistics that
+    change during a run.
 
     Attributes:
         larger_blocks: Multiples of `block_size`, for many new images.
@@ -60,7 +60,7 @@ class ImageToLanguage(nn.Module):
         return TokensRead(encoded)
 
     def looked_into(self, seen: Tensor, read: TokensRead) -> TokensRead:
-        """Return what was read of the bytes `seen` with costlier facts, for who looks at it."""
+        """Add costlier facts about the bytes `seen`, where somebody looks at them."""
         return read
 
     def observe(self, encoded: Tensor) -> None:

@@ -184,7 +184,7 @@ class RecurrentTorso(Torso):
         if self.memory.n_context:
             context = self.memory.context(memory, percept.is_first)
         remembered = self.memory.step(embedded, memory, percept.is_first, advance)
-        return Stepped(remembered, context)
+        return Stepped(remembered, context, remembered)
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
         shape = sequences.is_first.shape
@@ -238,14 +238,11 @@ class FrozenLMTorso(Torso):
         states, read = self.language.step(percept, memory, advance)
         summary = self.readout(self.language.summary(states))
         features = torch.cat((summary, self.embedder.step(percept)), dim=-1)
-        return Stepped(features, self.readout.stored(states), read)
+        return Stepped(features, self.readout.stored(states), summary, read)
 
     @property
     def frozen_memory(self) -> LanguageMemory:
         return self.language
-
-    def remembered(self, features: Tensor) -> Tensor:
-        return features[:, : self.readout.width]
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
         summary = self.readout.unroll(self.language.summary(sequences.context))
@@ -276,17 +273,10 @@ class QAgent(ValuesAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        features, context, read = self.body.step(percept, memory, advance)
+        features, context, remembered, read = self.body.step(percept, memory, advance)
         judged = self.head(features)
         best = allowed(judged, percept.observations.action_masks).max(-1)
-        return Step(
-            best.indices,
-            context,
-            values=best.values,
-            remembered=self.body.remembered(features),
-            action_values=judged,
-            read=read,
-        )
+        return Step(best.indices, context, None, best.values, None, remembered, judged, read)
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
         features, inputs = self.body.read_episode(episode)
@@ -323,7 +313,7 @@ class SacAgent(PolicyAndCriticsAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        features, context, read = self.body.step(percept, memory, advance)
+        features, context, remembered, read = self.body.step(percept, memory, advance)
         masks = percept.observations.action_masks
         log_probs = allowed(self.policy(features), masks).log_softmax(-1)
         actions = log_probs.argmax(-1) if deterministic else sample_actions(log_probs.exp())
@@ -332,7 +322,6 @@ class SacAgent(PolicyAndCriticsAgent):
         if self.critic_body is None:
             both = torch.minimum(*self.critics(features))
             values = (log_probs.exp() * both).sum(-1)
-        remembered = self.body.remembered(features)
         return Step(actions, context, chosen, values, log_probs, remembered, read=read)
 
 
@@ -359,7 +348,7 @@ class ContinuousAgent(PolicyAndCriticsAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        features, context, read = self.body.step(percept, memory, advance)
+        features, context, remembered, read = self.body.step(percept, memory, advance)
         if self.draws_actions:
             actions = self._gaussian(features).choose(deterministic)
         else:
@@ -367,7 +356,6 @@ class ContinuousAgent(PolicyAndCriticsAgent):
         values = None
         if self.critic_body is None:
             values = torch.minimum(*self.judge(features, actions))
-        remembered = self.body.remembered(features)
         return Step(actions, context, values=values, remembered=remembered, read=read)
 
     def draw(self, features: Tensor) -> tuple[Tensor, Tensor]:

@@ -147,12 +147,8 @@ class Collector:
             "resumable": resumable,
             "env": env,
             "sentences": self.learner.agent.reader.sentences.state_dict(),
-            "percept": {
-                "observations": self.percept.observations.tensors(),
-                "is_first": self.percept.is_first,
-                "last_actions": self.percept.last_actions,
-                "last_rewards": self.percept.last_rewards,
-            },
+            "percept": dict(zip(AgentInput._fields, self.percept[:4], strict=False))
+            | {"observations": self.percept.observations.tensors()},
             "memory": self._memory.state_dict(),
         }
         if self.scaling is not None:
@@ -195,9 +191,7 @@ class Collector:
         self._memory.load_state_dict(state["memory"])
         self.percept = AgentInput(
             Observations(**percept["observations"]).map(lambda kind: kind.to(device)),
-            percept["is_first"].to(device),
-            percept["last_actions"].to(device),
-            percept["last_rewards"].to(device),
+            **{name: percept[name].to(device) for name in AgentInput._fields[1:4]},
         )
         return self.percept, self._memory
 
