@@ -75,7 +75,7 @@ class TokensRead(NamedTuple):
 
     def map(self, function: Callable[..., Tensor], *others: "TokensRead") -> "TokensRead":
         parts = zip(self, *others, strict=True)
-        return self._make(None if part[0] is None else function(*part) for part in parts)
+        return TokensRead._make(None if part[0] is None else function(*part) for part in parts)
 
 
 class Step(NamedTuple):

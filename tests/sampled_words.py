@@ -24,7 +24,7 @@ class CachedDraw(TokenRetrieval):
 
 
 class SHELM(helm.Shelm):
-    retrieval = SampledRetrieval
+    retrieval: type[TokenRetrieval] = SampledRetrieval
 
     @classmethod
     def to_language(cls, *given):
