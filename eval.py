@@ -100,8 +100,8 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
                     write_movies(kept, recording, page.actions)
                 if arguments.report:
                     # Of the first alone: through a language model it takes minutes for ten.
-                    shown = saliency(player, recording.steps) if number == 1 else None
-                    page.add(recording, shown)
+                    steps = recording.steps | recording.details
+                    page.add(recording, saliency(player, steps) if number == 1 else None)
                 episodes.append(recording.episode)
     result = summarize(episodes) | facts_of(checkpoint, path, player, config, arguments)
     print(table(episodes, result))

@@ -293,8 +293,9 @@ class Player:
         `action_values`.
         """
         percept = self._percept(observation)
-        seen = self.agent.explain(percept) | self.agent.inspect(percept, self._memory)
-        step = self.agent.act(percept, self._memory, deterministic=True, advance=False)
+        with streams_kept():  # a memory that draws what it reads draws the same when it acts
+            step = self.agent.act(percept, self._memory, deterministic=True, advance=False)
+        seen = self.agent.explain(step) | self.agent.inspect(percept, self._memory, step)
         if step.remembered is not None:
             seen["hidden"] = step.remembered.cpu().numpy()
         return {name: values[0] for name, values in seen.items()}

@@ -23,10 +23,9 @@ from torch.nn import functional as F
 from analysis import figures
 from analysis.statistics import BETAS, MOST_WORDS
 from models.caching import to_float01
-from models.helm import LanguageMemory, attention_by_step
+from models.helm import attention_by_step
 from models.language import LanguageModel
-from models.observation_to_language import FrozenHopfield, TokenRetrieval
-from models.observations import Observations
+from models.observation_to_language import FrozenHopfield
 from trainers.evaluation import saliency
 from utils.errors import UserError
 
@@ -40,16 +39,6 @@ PROJECTION = "projection"
 LEAST_WEIGHT = 0.0005  # of attention, below which it is left out of the numbers
 
 log = logging.getLogger(__name__)
-
-
-@torch.no_grad()
-def episode_tokens(language: LanguageMemory, observations: Observations) -> Tensor:
-    """Return the tokens of an episode of T steps, past the memory's cache.  [T, K, D]"""
-    to_language, device = language.to_language, language.language_model.embeddings.norms.device
-    shown = observations.map(lambda kind: kind.to(device))
-    blocks = map(to_language.prepared, to_language.seen(shown).split(to_language.block_size))
-    tokens = torch.cat([to_language.tokens(to_language(block)) for block in blocks])
-    return language.with_text(tokens, shown)
 
 
 @torch.no_grad()
@@ -171,23 +160,14 @@ def analyse_words(source: "Source", most: int = MOST_WORDS) -> figures.AnalysisR
         counts = count_words(recorded)
     else:
         language = source.agent.frozen_memory
-        retrieval = None if language is None else language.to_language
-        if not isinstance(retrieval, TokenRetrieval):
+        read = [] if language is None else [language.read(each) for each in source.inputs]
+        if any(each.words is None for each in read) or not read:
             raise UserError(
                 f"words: {source.config.model} retrieves none. Name a run or episodes of SHELM"
             )
-        images = (episode["observations"] for episode in source.episodes)
-        counts = count_words(retrieved_words(retrieval, torch.from_numpy(some)) for some in images)
+        counts = count_words(language.explain(each)["words"] for each in read)
     table = word_table(counts)
     return figures.AnalysisResult(draw_words(counts, most), table[: most + 1], table)
-
-
-@torch.no_grad()
-def retrieved_words(retrieval: TokenRetrieval, images: Tensor) -> np.ndarray:
-    """Return the words of images [T, C, H, W] uint8, past the memory's cache.  [T, K]"""
-    blocks = images.to(retrieval.text_features.device).split(retrieval.block_size)
-    indices = torch.cat([retrieval(to_float01(block))[..., 0].long() for block in blocks])
-    return np.array(retrieval.words)[indices.cpu().numpy()]
 
 
 def count_words(words: Iterable[np.ndarray]) -> Counter[str]:
@@ -219,7 +199,7 @@ def analyse_attention(source: "Source") -> figures.AnalysisResult:
     maps: dict[object, np.ndarray] = {}
     language = source.agent.frozen_memory
     if language is not None:
-        tokens = episode_tokens(language, source.first_episode)
+        tokens = language.read(source.inputs[0]).tokens
         attention = episode_attention(language.language_model, tokens).cpu().numpy()
         maps |= dict(enumerate(attention, start=1))
     followed = saliency(source.agent, source.episodes[0])
@@ -295,7 +275,7 @@ def _attention_summary(maps: Mapping[object, np.ndarray]) -> Iterator[tuple[obje
 
 def analyse_layers(source: "Source") -> figures.AnalysisResult:
     language = source.language
-    tokens = episode_tokens(language, source.first_episode)
+    tokens = language.read(source.inputs[0]).tokens
     hidden = episode_hidden_states(language.language_model, tokens)
     states = torch.cat((tokens[None, :, -1], hidden)).double()  # [1+L, T, D]
     layers, steps = between_layers(states).cpu().numpy(), between_steps(states).cpu().numpy()

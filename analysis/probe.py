@@ -207,7 +207,7 @@ class Watched(Agent):
         actions = np.where(is_random, drawn, steps[0].actions.cpu().numpy())
         return steps[0]._replace(actions=torch.as_tensor(actions, device=percept.is_first.device))
 
-    def explain(self, percept: AgentInput) -> dict[str, np.ndarray]:
+    def explain(self, step: Step) -> dict[str, np.ndarray]:
         """Return the cues [N] and each agent's states [N, D]."""
         states = {f"states{n}": own.cpu().numpy() for n, own in enumerate(self.states)}
         return {"cues": cast(np.ndarray, cues_of(self.env)), **states}

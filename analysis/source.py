@@ -14,7 +14,7 @@ from models.agent import Agent
 from models.baselines import RandomAgent
 from models.helm import LanguageMemory
 from models.memories import TrainedMemory
-from models.observations import ObservationPreprocessor, Observations
+from models.observations import AgentInput, ObservationPreprocessor
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import evaluate, played_config, recorded_input
@@ -114,17 +114,18 @@ class Source:
                 )
         return episodes
 
-    @property
-    def first_episode(self) -> Observations:
-        """The observations of the first episode, step by step.  [T, ...] of each kind"""
-        arrays, n_texts = self.episodes[0], self.agent.reader.n_texts
-        text = arrays.get("text", np.empty((len(arrays["actions"]), 0)))
-        if text.shape != (len(text), n_texts):
-            raise UserError(
-                f"episodes: their texts are {_size(text.shape)}, and the agent's environment shows "
-                f"{n_texts} a step. Name episodes of its environment"
-            )
-        return recorded_input(self.agent, arrays).observations
+    @cached_property
+    def inputs(self) -> list[AgentInput]:
+        """The agent's inputs at the steps of each episode; of its own with the tokens it read."""
+        n_texts = self.agent.reader.n_texts
+        for arrays in self.episodes:
+            text = arrays.get("text", np.empty((len(arrays["actions"]), 0)))
+            if text.shape != (len(text), n_texts):
+                raise UserError(
+                    f"episodes: their texts are {_size(text.shape)}, and the agent's environment "
+                    f"shows {n_texts} a step. Name episodes of its environment"
+                )
+        return [recorded_input(self.agent, arrays) for arrays in self.episodes]
 
     def images(self, most: int) -> np.ndarray:
         """Return up to `most` different observations of the episodes.  [B, C, H, W] uint8"""
@@ -158,8 +159,9 @@ class Source:
             # Frozen parts say the same of any episode, so a random agent serves for untrained ones.
             random = RandomAgent(env.single_observation_space, env.single_action_space)
             player = self.agent if self.checkpoint else random.to(self.config.device)
-            played = evaluate(player, env, self.n_episodes, seed=self.env_seed)
-            episodes = [recording.steps for recording in played]
+            # In detail: it then says what it has read, which it might read otherwise again.
+            played = evaluate(player, env, self.n_episodes, seed=self.env_seed, in_detail=True)
+            episodes = [recording.steps | recording.details for recording in played]
         if "observations" not in episodes[0]:
             raise UserError(
                 f"{self.config.env}: it shows text alone, and images or numbers are analysed. "

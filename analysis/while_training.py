@@ -16,9 +16,8 @@ from analysis.figures import new_figure, style
 from analysis.page import coloured
 from analysis.run_data import markdown
 from analysis.statistics import MOST_WORDS
-from models.agent import Agent
+from models.agent import Agent, TokensRead
 from models.helm import LanguageMemory
-from models.observation_to_language import TokenRetrieval
 from models.observations import Observations
 from trainers.learner import Transition
 from utils.loggers import EncodedImage, Media
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 MOST_STEPS = 256  # of an episode; longer ones would hold up the training
 FRAME_MILLISECONDS = 125
 SMALLEST_SIDE = 224  # pixels of a frame
+
+Shown = tuple[Observations, TokensRead | None]  # one step of the first environment
 
 
 class Showcase:
@@ -42,45 +43,50 @@ class Showcase:
     ) -> None:
         self.agent, self.seconds, self._clock = agent, 60 * minutes, clock
         self._due = -math.inf
-        self._running: list[Observations] | None = None  # None until an episode begins
-        self._latest: Observations | None = None
+        self._running: list[Shown] | None = None  # None until an episode begins
+        self._latest: list[Shown] = []
 
     def follow(self, transition: Transition) -> None:
-        observations, is_first = transition.percept.observations, transition.percept.is_first
-        if is_first[0]:
-            if self._running:
-                first, *others = self._running
-                self._latest = first.map(lambda *kinds: torch.stack(kinds), *others)
-            self._running = []
-        if self._running is not None:
-            self._running.append(observations.map(lambda kind: kind[0].cpu()))
+        if transition.percept.is_first[0]:
+            self._latest, self._running = self._running or self._latest, []
+        if self._running is not None and len(self._running) < MOST_STEPS:
+            seen, read = transition.percept.observations, transition.step.read
+            own = None if read is None else read.map(lambda part: part[0].cpu())
+            self._running.append((seen.map(lambda kind: kind[0].cpu()), own))
 
     def media(self, is_last: bool) -> Media:
-        if self._latest is None or not (is_last or self._clock() >= self._due):
+        if not self._latest or not (is_last or self._clock() >= self._due):
             return {}
         self._due = self._clock() + self.seconds
-        episode, self._latest = self._latest.map(lambda kind: kind[:MOST_STEPS]), None
-        return media(self.agent, episode)
+        seen = [observations for observations, _ in self._latest]
+        read = [tokens for _, tokens in self._latest if tokens is not None]
+        self._latest = []
+        episode = seen[0].map(lambda *kinds: torch.stack(kinds), *seen[1:])
+        own = read[0].map(lambda *parts: torch.stack(parts), *read[1:]) if read else None
+        return media(self.agent, episode, own)
 
 
 @torch.no_grad()
-def media(agent: Agent, episode: Observations) -> Media:
-    """Return a movie or numbers, words and attention of an episode [T, ...], as available."""
+def media(agent: Agent, episode: Observations, read: TokensRead | None = None) -> Media:
+    """Return a movie or numbers, words and attention of an episode [T, ...], as available.
+
+    The words are those that were read, and the attention is that of the tokens that were read.
+    """
     shown: dict[str, EncodedImage | str] = {}
     if episode.images is not None:
         shown["episode/movie"] = movie(episode.images)
     elif episode.vectors is not None:
         shown["episode/numbers"] = picture(numbers_figure(episode.vectors.numpy()))
     language: LanguageMemory | None = agent.frozen_memory
-    retrieval = None if language is None else language.to_language
-    if isinstance(retrieval, TokenRetrieval) and episode.images is not None:
-        counts = memory.count_words([memory.retrieved_words(retrieval, episode.images)])
+    if language is None or read is None:
+        return shown
+    if read.words is not None:
+        counts = memory.count_words([language.explain(read)["words"]])
         shown["episode/words"] = picture(memory.draw_words(counts))
         shown["episode/word_counts"] = markdown(memory.word_table(counts)[: MOST_WORDS + 1])
-    if language is not None:
-        tokens = memory.episode_tokens(language, episode)
-        weights = memory.episode_attention(language.language_model, tokens).cpu().numpy()
-        shown["episode/attention"] = picture(memory.draw_attention([*weights]))
+    tokens = read.tokens.to(agent.device)
+    weights = memory.episode_attention(language.language_model, tokens).cpu().numpy()
+    shown["episode/attention"] = picture(memory.draw_attention([*weights]))
     return shown
 
 

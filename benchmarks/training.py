@@ -320,7 +320,7 @@ def seams(learner: PPO, collector: Collector) -> Iterator[tuple[Any, str, str]]:
     if isinstance(agent, LanguageMemoryAgent):
         yield agent.frozen_memory.language_model, "step", "language model"
         yield ObservationCache, "__call__", "observation → language"
-        for method in ("tokens", "observe"):
+        for method in ("read", "observe"):
             yield agent.frozen_memory.to_language, method, "observation → language"
 
 

@@ -5,7 +5,7 @@ Memory is a value the caller holds. An agent advances it in place and keeps none
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -58,6 +58,26 @@ class TensorMemory:
         self.state.copy_(state["state"])
 
 
+class TokensRead(NamedTuple):
+    """The tokens that a frozen memory read at one step; page, movies and probe show these.
+
+    Attributes:
+        tokens: Texts first, then the tokens of what else was seen.  [N, K, D]
+        words: Numbers of the words that these are, or are nearest to.  [N, k] int64
+        similarities: Of the words to what was seen.  [N, k]
+        entropy: Of the distribution over all words, in nats.  [N]
+    """
+
+    tokens: Tensor
+    words: Tensor | None = None
+    similarities: Tensor | None = None
+    entropy: Tensor | None = None
+
+    def map(self, function: Callable[..., Tensor], *others: "TokensRead") -> "TokensRead":
+        parts = zip(self, *others, strict=True)
+        return TokensRead._make(None if part[0] is None else function(*part) for part in parts)
+
+
 class Step(NamedTuple):
     """The result of one step of N environments.
 
@@ -68,6 +88,8 @@ class Step(NamedTuple):
         values: Of the observations, for an agent with a critic.  [N]
         all_log_probs: Of every action, where there are so many.  [N, A]
         remembered: The memory's output; without a memory, the encoder's.  [N, D]
+        action_values: Of every action, for an agent that chooses by them.  [N, A]
+        read: By a frozen memory, for an agent with one.
     """
 
     actions: Tensor
@@ -76,6 +98,8 @@ class Step(NamedTuple):
     values: Tensor | None = None
     all_log_probs: Tensor | None = None
     remembered: Tensor | None = None
+    action_values: Tensor | None = None
+    read: TokensRead | None = None
 
 
 class Batch(NamedTuple):
@@ -217,18 +241,24 @@ class Agent(Recordable, nn.Module, ABC):
     def read(self, observations: Any) -> Observations:
         return self.reader(observations, self.device)
 
-    def explain(self, percept: AgentInput) -> dict[str, np.ndarray]:
-        """Return readable facts about each observation, [N, ...] under each name."""
-        return {} if self.frozen_memory is None else self.frozen_memory.explain(percept)
+    def explain(self, step: Step) -> dict[str, np.ndarray]:
+        """Return readable facts about a step, [N, ...] under each name, such as words it read."""
+        if self.frozen_memory is None or step.read is None:
+            return {}
+        return self.frozen_memory.explain(step.read)
 
-    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
-        """Return costlier diagnostics; called before `act`, it leaves the memory as it is.
+    def inspect(self, percept: AgentInput, memory: Memory, step: Step) -> dict[str, np.ndarray]:
+        """Return costlier diagnostics of a step; `memory` is that before it, and stays so.
 
-        Recognised keys: `attention` [N, L, H, S], from each head of each layer to the last S steps,
-        oldest first, the present one last; `words` and `similarities` [N, K]; `entropy` [N] of the
-        words' distribution, in nats; `action_values` [N, A], for an agent that chooses by them.
+        Recognised keys: those of `TokensRead` and `action_values`; `attention` [N, L, H, S], from
+        each head of each layer to the last S steps, oldest first, the present one last.
         """
-        return {} if self.frozen_memory is None else self.frozen_memory.inspect(percept, memory)
+        found = {}
+        if step.action_values is not None:
+            found["action_values"] = step.action_values.cpu().numpy()
+        if self.frozen_memory is not None and step.read is not None:
+            found |= self.frozen_memory.inspect(percept, memory, step.read)
+        return found
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed | None:
         """Return the values [S] of an episode's first steps, and the inputs they depend on.
@@ -272,6 +302,9 @@ class Agent(Recordable, nn.Module, ABC):
         raise NotImplementedError
 
 
+Recalled = tuple[Tensor, TokensRead | None]  # of `choose` [N, ...], and of a frozen memory
+
+
 class ActorCriticAgent(Agent):
     """An agent that PPO can train: it has a policy and a critic."""
 
@@ -279,8 +312,8 @@ class ActorCriticAgent(Agent):
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return log-probabilities, values and entropy of a batch, with gradients."""
 
-    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
-        """Read one step into the memory; return what `choose` needs of it.  [N, ...]
+    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Recalled:
+        """Read one step into the memory; return its context for `choose`, and the tokens read.
 
         A recordable agent acts by `choose` on what it recalls.
         """
@@ -315,7 +348,13 @@ class RecentSteps(NamedTuple):
     ages: Tensor
 
 
-Stepped = tuple[Tensor, Tensor]  # features [N, D], and the context that replay stores [N, ...]
+class Stepped(NamedTuple):
+    """One step of a `Torso`: features [N, D]; as of `Step`, what replay stores and the rest."""
+
+    features: Tensor
+    context: Tensor
+    remembered: Tensor
+    read: TokensRead | None = None
 
 
 class Torso(nn.Module, ABC):
@@ -336,7 +375,7 @@ class Torso(nn.Module, ABC):
 
     @abstractmethod
     def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Stepped:
-        """Read one step; return features [N, D] and the context that replay stores [N, ...]."""
+        """Read one step into the memory."""
 
     @abstractmethod
     def unroll(self, sequences: SequenceBatch) -> Tensor:
@@ -352,15 +391,12 @@ class Torso(nn.Module, ABC):
         last_actions = self.embedder.begun(sequences.last_actions, is_first).flatten(0, 1)
         return self.embedder(sequences.observations, last_actions).unflatten(0, is_first.shape)
 
-    def remembered(self, features: Tensor) -> Tensor:
-        """Return the memory's part of the features of one step.  [N, D]"""
-        return features
-
     def refresh(self, past: Observations, running: RecentSteps, memory: Memory) -> None:
         """Recompute the memory in place from the last P <= n_context steps [P, N, ...]."""
 
-    @abstractmethod
-    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]: ...
+    def looks(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
+        """Return where a trained memory looks, for `Agent.inspect`."""
+        return {}
 
     @property
     def frozen_memory(self) -> Any:
@@ -409,8 +445,8 @@ class OffPolicyAgent(Agent):
         return self.body.embedder.by_kind(observations)
 
     @torch.no_grad()
-    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
-        return self.body.inspect(percept, memory)
+    def inspect(self, percept: AgentInput, memory: Memory, step: Step) -> dict[str, np.ndarray]:
+        return super().inspect(percept, memory, step) | self.body.looks(percept, memory)
 
     def fingerprints(self) -> dict[str, str]:
         return self.body.fingerprints()

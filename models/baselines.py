@@ -16,6 +16,7 @@ from models.agent import (
     Evaluation,
     Followed,
     Memory,
+    Recalled,
     Step,
     TensorMemory,
     allowed,
@@ -82,7 +83,7 @@ class MemoryAgent(ActorCriticAgent):
         return self.encoder.by_kind(observations)
 
     @torch.no_grad()
-    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
+    def inspect(self, percept: AgentInput, memory: Memory, step: Step) -> dict[str, np.ndarray]:
         return self.memory.looks(self.encoder(percept.observations), memory, percept.is_first)
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
@@ -142,11 +143,11 @@ class CnnAgent(MemoryAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        context = self.recall(percept, memory, advance)
+        context, _ = self.recall(percept, memory, advance)
         return self.choose(context, percept.observations, deterministic)
 
-    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
-        return self.memory.context(memory, percept.is_first)
+    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Recalled:
+        return self.memory.context(memory, percept.is_first), None
 
     @torch.no_grad()
     def choose(

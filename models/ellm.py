@@ -6,7 +6,6 @@ two dueling streams. The frames are its memory.
 
 from typing import cast
 
-import numpy as np
 import torch
 from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
@@ -130,14 +129,10 @@ class Ellm(Agent):
         if advance:
             frames.state = stacks
         features = self._read(percept, stacks)
-        best = self.head(features).max(-1)
+        judged = self.head(features)
+        best = judged.max(-1)
         nothing = best.values[:, None][:, :0]
-        return Step(best.indices, nothing, values=best.values, remembered=features)
-
-    @torch.no_grad()
-    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
-        features = self._read(percept, self._stacked(percept, cast(TensorMemory, memory)))
-        return {"action_values": self.head(features).cpu().numpy()}
+        return Step(best.indices, nothing, None, best.values, None, features, judged)
 
     def features(self, observations: Observations) -> Tensor:
         """Map B observations, their images of S frames, the oldest first, to features.  [B, H]"""

@@ -28,7 +28,16 @@ from gymnasium.spaces import Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.agent import ActorCriticAgent, Batch, Evaluation, Followed, Memory, Step
+from models.agent import (
+    ActorCriticAgent,
+    Batch,
+    Evaluation,
+    Followed,
+    Memory,
+    Recalled,
+    Step,
+    TokensRead,
+)
 from models.caching import ObservationCache
 from models.clip import check_encoder, configured_encoder
 from models.encoders import build_encoder, configured_reader
@@ -120,12 +129,13 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        context = self.recall(percept, memory, advance)
-        return self.choose(context, percept.observations, deterministic)
+        context, read = self.recall(percept, memory, advance)
+        return self.choose(context, percept.observations, deterministic)._replace(read=read)
 
     @torch.no_grad()
-    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
-        return self.language.summary(self.language.step(percept, memory, advance))
+    def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Recalled:
+        states, read = self.language.step(percept, memory, advance)
+        return self.language.summary(states), read
 
     @torch.no_grad()
     def choose(
@@ -311,10 +321,11 @@ class LanguageMemory(nn.Module):
                 f"Choose 0 to {most // self.n_tokens}"
             )
         self.to_language = to_language.requires_grad_(False)
+        self._is_pure = False  # until its first results came out twice
         self._language_model = Frozen(language_model)
         self.width = language_model.width
         self.cache = ObservationCache(
-            lambda seen: self.to_language(to_language.prepared(seen)),
+            self._encode,
             observation_cache_mb,
             to_language.block_size,
             to_language.larger_blocks,
@@ -331,8 +342,10 @@ class LanguageMemory(nn.Module):
         return self.language_model.initial_memory(n_envs, self.n_tokens)
 
     @torch.no_grad()
-    def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
-        """Read the observations; return the hidden state and what a `ReadOut` reads.  [N, D + ...]
+    def step(
+        self, percept: AgentInput, memory: Memory, advance: bool = True
+    ) -> tuple[Tensor, TokensRead]:
+        """Return the hidden state and what a `ReadOut` reads [N, D + ...]; and the tokens.
 
         While its owner trains, running statistics of the observations are updated. Without
         `advance` the memory and they stay as they are.
@@ -340,18 +353,19 @@ class LanguageMemory(nn.Module):
         encoded = self._encoded(percept)
         if self.training and advance:
             self.to_language.observe(encoded)
-        tokens = self.with_text(self.to_language.tokens(encoded), percept.observations)
+        read = self._with_text(self.to_language.read(encoded), percept.observations)
         kept = cast(KVCache, memory)
-        hidden = self.language_model.step(tokens, kept, percept.is_first, advance=advance)
+        hidden = self.language_model.step(read.tokens, kept, percept.is_first, advance=advance)
         if self.training and advance and self.whitening is not None:
             self.whitening.update(hidden)
         if not self.n_read:
-            return hidden
+            return hidden, read
         ages, end = kept.ages, kept.position
         if not advance:
             ages = kept.current_ages(percept.is_first) + self.n_tokens
             end += self.n_tokens
-        return torch.cat((hidden, kept.latest(self.n_read, ages, end).flatten(1)), dim=-1)
+        pairs = kept.latest(self.n_read, ages, end).flatten(1)
+        return torch.cat((hidden, pairs), dim=-1), read
 
     def summary(self, states: Tensor) -> Tensor:
         if self.whitening is None:
@@ -360,55 +374,40 @@ class LanguageMemory(nn.Module):
         return torch.cat((hidden, states[..., self.width :]), dim=-1)
 
     @torch.no_grad()
-    def tokens(self, percept: AgentInput) -> Tensor:
-        tokens = self.to_language.tokens(self._encoded(percept))  # [N, K, D]
-        return self.with_text(tokens, percept.observations)
+    def read(self, percept: AgentInput) -> TokensRead:
+        """Return the tokens of recorded steps as they were read, else as they are read now."""
+        if percept.tokens is not None:
+            return TokensRead(percept.tokens)
+        return self._with_text(self.to_language.read(self._encoded(percept)), percept.observations)
 
     def read_episode(self, episode: AgentInput) -> Followed:
         """Return summaries [S, ...] and tokens [S, 1, K, D] of an episode's steps in sight."""
         n_steps = self.language_model.n_past // self.n_tokens
-        tokens = self.tokens(episode)[:n_steps, None].requires_grad_()
+        tokens = self.read(episode).tokens[:n_steps, None].requires_grad_()
         read = self.language_model.read_episode(tokens.flatten(0, 2))  # [S * K, D + 2*H*d]
         hidden, pairs = read.unflatten(0, (-1, self.n_tokens)).tensor_split((self.width,), dim=-1)
         return self.summary(torch.cat((hidden[:, -1], pairs.flatten(1)), dim=-1)), (tokens,)
 
-    def with_text(self, tokens: Tensor, observations: Observations) -> Tensor:
-        """Put the tokens of read texts before those of images.  [N, k, D] -> [N, K, D]"""
-        if self.text is None:
-            return tokens
-        sentences = self.text(cast(Tensor, observations.text))  # [N, n_texts, text_tokens, D]
-        return torch.cat((sentences.flatten(1, 2), tokens), dim=1)
+    def explain(self, read: TokensRead) -> dict[str, np.ndarray]:
+        """Return the words that were read, their similarities and entropy, as far as known."""
+        numbers = {"similarities": read.similarities, "entropy": read.entropy}
+        told = {name: each.cpu().numpy() for name, each in numbers.items() if each is not None}
+        if read.words is not None:
+            words = self.to_language.words or self.language_model.vocabulary
+            told["words"] = np.array([[words[n] for n in row] for row in read.words.tolist()])
+        return told
 
     @torch.no_grad()
-    def explain(self, percept: AgentInput) -> dict[str, np.ndarray]:
-        """Return SHELM's words of each observation and their similarities.  [N, K] each"""
-        if not isinstance(self.to_language, TokenRetrieval):
-            return {}
-        numbers, similarities = self._encoded(percept).cpu().unbind(-1)  # [N, K] each
-        words = np.array(self.to_language.words)[numbers.long().numpy()]
-        return {"words": words, "similarities": similarities.numpy()}
-
-    @torch.no_grad()
-    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
-        """Return the attention of every head of every layer to past steps.  [N, L, H, S]
-
-        For HELM also the nearest token and its cosine [N, 1], and the retrieval's entropy [N]; the
-        retrieval returns the nearest token as beta goes to infinity.
-        """
+    def inspect(
+        self, percept: AgentInput, memory: Memory, read: TokensRead
+    ) -> dict[str, np.ndarray]:
+        """Return facts about a step's tokens, and their attention to past steps.  [N, L, H, S]"""
         kept = cast(KVCache, memory)
-        weights = self.language_model.attention(self.tokens(percept), kept, percept.is_first)
-        told = {"attention": attention_by_step(weights).half().cpu().numpy()}
-        retrieval = self.to_language
-        if not isinstance(retrieval, FrozenHopfield):
-            return told
-        seen = retrieval.seen(percept.observations)
-        similarities = retrieval.similarities(retrieval.prepared(seen))
-        nearest = similarities.max(-1, keepdim=True)
-        vocabulary = self.language_model.vocabulary
-        return told | {
-            "words": np.array([[vocabulary[token]] for (token,) in nearest.indices.tolist()]),
-            "similarities": nearest.values.cpu().numpy(),
-            "entropy": torch.special.entr(retrieval.weights(similarities)).sum(-1).cpu().numpy(),
+        weights = self.language_model.attention(read.tokens, kept, percept.is_first)
+        seen = self.to_language.seen(percept.observations)
+        return self.explain(self.to_language.looked_into(seen, read)) | {
+            "tokens": read.tokens.cpu().numpy(),
+            "attention": attention_by_step(weights).half().cpu().numpy(),
         }
 
     def metrics(self) -> dict[str, float]:
@@ -422,8 +421,27 @@ class LanguageMemory(nn.Module):
     def _encoded(self, percept: AgentInput) -> Tensor:
         seen = self.to_language.seen(percept.observations)
         if seen.is_cuda and self.to_language.is_quick:
-            return self.to_language(self.to_language.prepared(seen))
+            return self._encode(seen)
         return self.cache(seen)
+
+    def _encode(self, seen: Tensor) -> Tensor:
+        images = self.to_language.prepared(seen)
+        encoded = self.to_language(images)
+        # A draw would be kept with its image until that leaves the cache, and a resumed run, whose
+        # cache is empty, would draw another one.
+        if not self._is_pure and not encoded.allclose(self.to_language(images), equal_nan=True):
+            raise UserError(
+                f"model: {type(self.to_language).__qualname__}.forward gives two results for one "
+                "image, and they are kept by image. Draw in `read`, which is asked at every step"
+            )
+        self._is_pure = True
+        return encoded
+
+    def _with_text(self, read: TokensRead, observations: Observations) -> TokensRead:
+        if self.text is None:
+            return read
+        sentences = self.text(cast(Tensor, observations.text))  # [N, n_texts, text_tokens, D]
+        return read._replace(tokens=torch.cat((sentences.flatten(1, 2), read.tokens), dim=1))
 
 
 class NoReadOut(nn.Module):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.agent import TokensRead
 from models.caching import to_float01
 from models.encoders import BLOCK_SIZE, AnyModule, ImageTextEncoder
 from models.language.layers import TokenEmbeddings
@@ -24,12 +25,14 @@ class Frozen(Generic[AnyModule]):
 class ImageToLanguage(nn.Module):
     """A frozen map from images to tokens, in two parts.
 
-    The costly one, `forward`, is a pure function of one image, so its results can be cached.
-    `tokens` may depend on statistics that change during a run.
+    The costly one, `forward`, is a pure function of one image, as its results are kept by image.
+    `read` is asked once a step, for reading and showing: it may draw, and depend on statistics that
+    change during a run.
 
     Attributes:
         larger_blocks: Multiples of `block_size`, for many new images.
         n_tokens: K, tokens of an image.
+        words: By their numbers in `TokensRead`; None: they are the language model's own tokens.
         is_quick: Whether a GPU computes it sooner than the host finds it among earlier results.
     """
 
@@ -37,6 +40,7 @@ class ImageToLanguage(nn.Module):
     block_size = BLOCK_SIZE
     larger_blocks: tuple[int, ...] = ()
     n_tokens = 1
+    words: list[str] | None = None
 
     def seen(self, observations: Observations) -> Tensor:
         """Return the part of observations that is read, as bytes [N, ...] uint8: images."""
@@ -51,9 +55,13 @@ class ImageToLanguage(nn.Module):
         """Encode images in [0, 1], [N, C, H, W], as [N, ...]."""
         raise NotImplementedError
 
-    def tokens(self, encoded: Tensor) -> Tensor:
-        """Return the tokens of encoded images [N, ...].  [N, K, D]"""
-        return encoded
+    def read(self, encoded: Tensor) -> TokensRead:
+        """Return the tokens of encoded images [N, ...], with the words if they are words."""
+        return TokensRead(encoded)
+
+    def looked_into(self, seen: Tensor, read: TokensRead) -> TokensRead:
+        """Add costlier facts about the bytes `seen`, where somebody looks at them."""
+        return read
 
     def observe(self, encoded: Tensor) -> None:
         """Count in the encoded images [N, ...] of one step of a training rollout."""
@@ -116,6 +124,18 @@ class FrozenHopfield(ImageToLanguage):
     def weights(self, similarities: Tensor) -> Tensor:
         """Return the weight of every token, given its cosine, which is overwritten.  [N, V]"""
         return similarities.mul_(self.beta).softmax(-1)
+
+    def looked_into(self, seen: Tensor, read: TokensRead) -> TokensRead:
+        """Add the nearest token, its cosine and the weights' entropy.
+
+        The token read tends to the nearest as beta goes to infinity.
+        """
+        if read.words is not None:  # a subclass reads single words
+            return read
+        similarities = self.similarities(self.prepared(seen))
+        cosines, words = similarities.max(-1, keepdim=True)
+        entropy = torch.special.entr(self.weights(similarities)).sum(-1)
+        return TokensRead(read.tokens, words, cosines, entropy)
 
     def flat(self, images: Tensor) -> Tensor:
         """Return o.  [N, H*W]"""
@@ -201,8 +221,8 @@ class ClipProjection(ImageToLanguage):
         features = self._encoder.module(images)
         return features if self.projection is None else features @ self.projection.T
 
-    def tokens(self, encoded: Tensor) -> Tensor:
-        return (self.standardize(encoded) * self.scale + self.shift)[:, None]
+    def read(self, encoded: Tensor) -> TokensRead:
+        return TokensRead((self.standardize(encoded) * self.scale + self.shift)[:, None])
 
     def observe(self, encoded: Tensor) -> None:
         self.standardize.update(encoded)
@@ -252,8 +272,9 @@ class TokenRetrieval(ImageToLanguage):
         best = (indices[:, : self.n_tokens].float(), similarities[:, : self.n_tokens])
         return torch.stack(best, dim=-1)
 
-    def tokens(self, encoded: Tensor) -> Tensor:
-        return self.token_vectors[encoded[..., 0].long()]
+    def read(self, encoded: Tensor) -> TokensRead:
+        words = encoded[..., 0].long()
+        return TokensRead(self.token_vectors[words], words, encoded[..., 1])
 
     def fingerprints(self) -> dict[str, str]:
         return {

@@ -113,12 +113,14 @@ class AgentInput(NamedTuple):
         is_first: Whether an episode begins with this observation.  [N] bool
         last_actions: 0 where an episode begins.  [N] int64, or [N, A] float32 of a Box
         last_rewards: The environment's own reward for them; 0 where one begins.  [N] float32
+        tokens: As a frozen memory has read them, of a recorded step; else None.  [N, K, D]
     """
 
     observations: Observations
     is_first: Tensor
     last_actions: Tensor
     last_rewards: Tensor
+    tokens: Tensor | None = None
 
     @property
     def n_envs(self) -> int:

@@ -184,7 +184,7 @@ class RecurrentTorso(Torso):
         if self.memory.n_context:
             context = self.memory.context(memory, percept.is_first)
         remembered = self.memory.step(embedded, memory, percept.is_first, advance)
-        return remembered, context
+        return Stepped(remembered, context, remembered)
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
         shape = sequences.is_first.shape
@@ -213,7 +213,7 @@ class RecurrentTorso(Torso):
         embedded = self.embedder.step(percept).unflatten(0, is_first.shape)
         self.memory.refresh(embedded, is_first, running.ages, memory)
 
-    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
+    def looks(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         return self.memory.looks(self.embedder.step(percept), memory, percept.is_first)
 
     def memory_parameters(self) -> list[nn.Parameter]:
@@ -235,17 +235,14 @@ class FrozenLMTorso(Torso):
         return self.language.initial(n_envs)
 
     def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Stepped:
-        states = self.language.step(percept, memory, advance)
+        states, read = self.language.step(percept, memory, advance)
         summary = self.readout(self.language.summary(states))
-        stored = self.readout.stored(states)
-        return torch.cat((summary, self.embedder.step(percept)), dim=-1), stored
+        features = torch.cat((summary, self.embedder.step(percept)), dim=-1)
+        return Stepped(features, self.readout.stored(states), summary, read)
 
     @property
     def frozen_memory(self) -> LanguageMemory:
         return self.language
-
-    def remembered(self, features: Tensor) -> Tensor:
-        return features[:, : self.readout.width]
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
         summary = self.readout.unroll(self.language.summary(sequences.context))
@@ -256,9 +253,6 @@ class FrozenLMTorso(Torso):
         hidden = self.readout.unroll(states[:, None])[:, 0]
         embedded = self.embedder.step(episode).detach()[: len(hidden), None].requires_grad_()
         return torch.cat((hidden, embedded[:, 0]), dim=-1), (*tokens, embedded)
-
-    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
-        return self.language.inspect(percept, memory)
 
     def fingerprints(self) -> dict[str, str]:
         return self.language.fingerprints() | super().fingerprints()
@@ -276,19 +270,13 @@ class QAgent(ValuesAgent):
         self.head = head
 
     @torch.no_grad()
-    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
-        features, _ = self.body.step(percept, memory, advance=False)
-        values = {"action_values": self.head(features).cpu().numpy()}
-        return super().inspect(percept, memory) | values
-
-    @torch.no_grad()
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        features, context = self.body.step(percept, memory, advance)
-        best = allowed(self.head(features), percept.observations.action_masks).max(-1)
-        remembered = self.body.remembered(features)
-        return Step(best.indices, context, values=best.values, remembered=remembered)
+        features, context, remembered, read = self.body.step(percept, memory, advance)
+        judged = self.head(features)
+        best = allowed(judged, percept.observations.action_masks).max(-1)
+        return Step(best.indices, context, None, best.values, None, remembered, judged, read)
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
         features, inputs = self.body.read_episode(episode)
@@ -325,7 +313,7 @@ class SacAgent(PolicyAndCriticsAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        features, context = self.body.step(percept, memory, advance)
+        features, context, remembered, read = self.body.step(percept, memory, advance)
         masks = percept.observations.action_masks
         log_probs = allowed(self.policy(features), masks).log_softmax(-1)
         actions = log_probs.argmax(-1) if deterministic else sample_actions(log_probs.exp())
@@ -334,8 +322,7 @@ class SacAgent(PolicyAndCriticsAgent):
         if self.critic_body is None:
             both = torch.minimum(*self.critics(features))
             values = (log_probs.exp() * both).sum(-1)
-        remembered = self.body.remembered(features)
-        return Step(actions, context, chosen, values, log_probs, remembered)
+        return Step(actions, context, chosen, values, log_probs, remembered, read=read)
 
 
 class ContinuousAgent(PolicyAndCriticsAgent):
@@ -361,7 +348,7 @@ class ContinuousAgent(PolicyAndCriticsAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        features, context = self.body.step(percept, memory, advance)
+        features, context, remembered, read = self.body.step(percept, memory, advance)
         if self.draws_actions:
             actions = self._gaussian(features).choose(deterministic)
         else:
@@ -369,7 +356,7 @@ class ContinuousAgent(PolicyAndCriticsAgent):
         values = None
         if self.critic_body is None:
             values = torch.minimum(*self.judge(features, actions))
-        return Step(actions, context, values=values, remembered=self.body.remembered(features))
+        return Step(actions, context, values=values, remembered=remembered, read=read)
 
     def draw(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions [..., A] with gradients, and log-probabilities [...], 0 if not drawn."""

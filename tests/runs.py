@@ -30,6 +30,7 @@ ELLM |= {"learning_starts": 30, "target_update_steps": 40, "epsilon_steps": 200,
 ELLM |= {"replay_capacity": 60}
 
 CNN, HELM, HELMV2, SHELM = ({"model": name} for name in ("CNN", "HELM", "HELMv2", "SHELM"))
+SAMPLED = {"model": "tests.sampled_words:SHELM"}
 LSTM = {"model": "LSTM", "memory_width": 8}
 ECHO = {"model": "tests.echo:MyAgent", "memory_width": 8, "echoes": 2}
 GPT = {"model": "GPT", "memory_width": 8, "memory_heads": 2, "mem_len": 8}
@@ -127,6 +128,7 @@ ROWS: dict[str, dict[str, Any]] = {
     | {"language_model": "decoder", "mem_len": 8, "readout_steps": 5},
     "PPO HELMv2": PPO | HELMV2,
     "PPO SHELM": PPO | SHELM,
+    "PPO SHELM draws its words": PPO | SAMPLED | {"topk": 3},
     "PPO SHELM reads": PPO | SHELM | MISSIONS | {"text_reader": "memory", "mem_len": 8},
     "PPO, a user's memory": PPO | ECHO,
     "DQN, a user's memory": DQN | ECHO,
@@ -145,6 +147,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "DQN HELM, read out": DQN | HELM | {"readout_steps": 5, "whiten_memory": "true"},
     "DQN HELMv2": DQN | HELMV2 | MAZE,
     "DQN SHELM": DQN | SHELM | MAZE,
+    "DQN SHELM draws its words": DQN | SAMPLED | MAZE | {"topk": 3},
     "DQN CNN reads, NovelD": DQN | CNN | MISSIONS | READS | CURIOUS | {"curiosity": "NovelD"},
     "SAC CNN of two encoders": SAC | CNN | {"shared_encoder": "false"},
     "SAC CNN, NovelD": SAC | CNN | CURIOUS | {"curiosity": "NovelD", "task_reward_weight": 0},

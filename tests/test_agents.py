@@ -135,7 +135,7 @@ def test_the_value_at_a_time_limit_alone_is_added_to_the_reward_that_led_there(e
 def test_retrieval_channels_says_whether_helms_memory_sees_colours(retrieval_channels, are_seen):
     config, agent = build("HELM", retrieval_channels=retrieval_channels)
     images = 255 * torch.eye(3, dtype=torch.uint8)[:, :, None, None].expand(3, 3, 9, 9)
-    tokens = agent.frozen_memory.tokens(percept(images, torch.ones(3, dtype=torch.bool)))
+    tokens = agent.frozen_memory.read(percept(images, torch.ones(3, dtype=torch.bool))).tokens
     apart = (tokens[1:] - tokens[0]).abs().flatten(1).amax(1)
     assert ((apart > 1e-3) == are_seen).all()
     if are_seen:
@@ -150,9 +150,8 @@ def test_attention_goes_to_steps_of_the_running_episode(name):
     n_head, _ = agent.frozen_memory.language_model.heads
     for t in range(6):
         is_first = torch.tensor([t == 0, t in (0, 4)])
-        images = random_images(2)
-        attention = agent.inspect(percept(images, is_first), memory)["attention"]
-        agent.act(percept(images, is_first), memory)
+        seen, before = percept(random_images(2), is_first), memory.copy()
+        attention = agent.inspect(seen, before, agent.act(seen, memory))["attention"]
     n_tokens = 2 if name == "SHELM" else 1
     n_steps = (8 + n_tokens) // n_tokens
     assert attention.shape == (2, agent.frozen_memory.language_model.n_layer, n_head, n_steps)
@@ -169,13 +168,14 @@ def test_attention_to_the_tokens_of_a_step_is_added_up():
 def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
     _, agent = build("HELM")
     images, language_model = random_images(3), agent.frozen_memory.language_model
-    seen = percept(images, torch.ones(3, dtype=torch.bool)), agent.initial_memory(3)
-    told = agent.inspect(*seen)
+    seen, memory = percept(images, torch.ones(3, dtype=torch.bool)), agent.initial_memory(3)
+    step = agent.act(seen, memory, advance=False)
+    told = agent.inspect(seen, memory, step)
     agent.frozen_memory.to_language.beta = 1e6
     tokens = agent.frozen_memory.to_language(to_float01(images))
     ids = torch.tensor([language_model.vocabulary.index(word) for (word,) in told["words"]])
     torch.testing.assert_close(tokens[:, 0], language_model.embed(ids), atol=1e-4, rtol=0)
-    sharp = agent.inspect(*seen)["entropy"]
+    sharp = agent.inspect(seen, memory, step)["entropy"]
     assert (sharp < told["entropy"]).all()
     assert sharp == pytest.approx(0, abs=1e-3)
 
@@ -214,4 +214,5 @@ def test_what_an_agent_of_the_users_calls_language_is_no_frozen_memory():
     agent = Polyglot(config, *spaces())
     seen, memory = percept(random_images(2), torch.ones(2).bool()), agent.initial_memory(2)
     assert agent.frozen_memory is None
-    assert (agent.metrics(), agent.explain(seen), agent.inspect(seen, memory)) == ({}, {}, {})
+    step = agent.act(seen, memory, advance=False)
+    assert (agent.metrics(), agent.explain(step), agent.inspect(seen, memory, step)) == ({}, {}, {})

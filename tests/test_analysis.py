@@ -10,12 +10,9 @@ import torch
 
 from analysis import memory
 from analysis.__main__ import EPISODES, main
-from models import build_agent
 from models.language.layers import DenseEmbeddings
 from models.language.load import load_language_model
 from models.observation_to_language import FrozenHopfield
-from models.observations import Observations
-from tests.agents import random_images, small_config, spaces
 from tests.test_program import TASK, TINY_MODEL, train
 from tests.tiny_clip import tiny_settings
 from tests.token_streams import play
@@ -149,16 +146,6 @@ def test_attention_goes_to_remembered_steps_and_hidden_states_are_the_same(langu
     state, no_start = language_model.initial_memory(1, n_new), torch.zeros(9, 1, dtype=torch.bool)
     expected = play(language_model, state, tokens[:, None], no_start)
     torch.testing.assert_close(hidden[-1], expected[:, 0])
-
-
-@pytest.mark.parametrize("model", ["HELM", "HELMv2", "SHELM"])
-def test_tokens_are_those_the_agent_reads_and_its_cache_is_not_asked(model):
-    agent = build_agent(small_config(model=model, **tiny_settings(model)), *spaces()).eval()
-    images = random_images(20)
-    tokens = memory.episode_tokens(agent.frozen_memory, Observations(images))
-    assert agent.frozen_memory.cache.n_seen == 0
-    expected = agent.frozen_memory.to_language.tokens(agent.frozen_memory.cache(images))
-    torch.testing.assert_close(tokens, expected)
 
 
 def test_layers_that_differ_by_a_rotation_are_alike_and_steps_by_their_direction():

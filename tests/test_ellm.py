@@ -165,10 +165,10 @@ def test_the_frames_an_agent_remembers_are_the_originals_stack(arrays):
         is_first = torch.tensor([bool(episode["first"][step]), step == 3])
         seen, zeros = Observations(frame.expand(2, -1, -1, -1)), torch.zeros(2)
         percept = AgentInput(seen, is_first, zeros.long(), zeros)
-        before = memory.state.clone()
-        values = agent.inspect(percept, memory)["action_values"]
-        assert torch.equal(memory.state, before)
+        before, kept = memory.copy(), memory.state.clone()
         acted = agent.act(percept, memory)
+        values = agent.inspect(percept, before, acted)["action_values"]
+        assert torch.equal(before.state, kept)
         assert acted.actions.tolist() == values.argmax(-1).tolist()
         assert torch.equal(memory.state[0], stack)
         if step == 3:

@@ -28,8 +28,8 @@ class Silent:
         zeros = torch.zeros(percept.n_envs)
         return Step(zeros.long(), zeros[:, None], zeros, shown(percept).float())
 
-    def explain(self, percept):
-        return {"words": np.array([[str(n)] for n in shown(percept).tolist()])}
+    def explain(self, step):
+        return {"words": np.array([[str(int(n))] for n in step.values.tolist()])}
 
 
 class Telling(Silent):
@@ -44,7 +44,7 @@ class Telling(Silent):
         step = super().act(percept, memory, deterministic)
         return step._replace(all_log_probs=torch.full((percept.n_envs, 4), 0.25).log())
 
-    def inspect(self, percept, memory):
+    def inspect(self, percept, memory, step):
         return {"held": memory.state.masked_fill(percept.is_first[:, None], 0).numpy().copy()}
 
 

@@ -45,7 +45,7 @@ def test_a_single_frame_and_equal_frames_give_finite_tokens(n_envs):
     language, image = agent.frozen_memory, random_images(1).expand(n_envs, -1, -1, -1)
     assert play(agent, image.expand(4, -1, -1, -1, -1)).isfinite().all()
     assert language.to_language.standardize.count == 4 * n_envs
-    (token,), *_ = language.to_language.tokens(language.cache(image))
+    (token,), *_ = language.to_language.read(language.cache(image)).tokens
     # A feature that never varied is at its mean.
     expected = language.language_model.embeddings.mean
     torch.testing.assert_close(token, expected, atol=1e-5, rtol=0)
@@ -65,7 +65,7 @@ def test_a_token_is_the_worked_formula(name):
         projection.observe(batch)
     mean, std = features.mean(0), features.std(0)
     expected = (features - mean) / (std + 1e-8) * table.std(0) + table.mean(0)
-    tokens = projection.tokens(projection(images))
+    tokens = projection.read(projection(images)).tokens
     assert tokens.shape == (10, 1, 24)
     torch.testing.assert_close(tokens[:, 0], expected.float(), atol=1e-4, rtol=1e-4)
 

@@ -83,7 +83,7 @@ def test_the_most_similar_words_come_first_as_in_a_plain_search(topk):
     encoded = retrieval(images)
     expected = torch.tensor(plain_retrieval(encoder(images), text_features, topk))  # [N, K, 2]
     torch.testing.assert_close(encoded, expected, atol=2e-6, rtol=0)
-    tokens = retrieval.tokens(encoded)
+    tokens = retrieval.read(encoded).tokens
     assert torch.equal(tokens, token_vectors[expected[..., 0].long()])
     assert tokens.shape == (7, topk, 6)
 

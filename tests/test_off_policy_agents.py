@@ -168,7 +168,7 @@ def one_sequence(steps):
 
 def of_env(percept, env):
     """Return the inputs of one environment."""
-    rows = (part[env] for part in percept[1:])
+    rows = (part[env] for part in percept[1:4])
     return AgentInput(percept.observations.map(lambda kind: kind[env]), *rows)
 
 

@@ -227,7 +227,7 @@ def test_acting_step_by_step_is_the_originals(name):
     for t, seen in enumerate(acting["observations"]):
         is_first = torch.tensor([t == 0])
         percept = AgentInput(observations(seen[None, None], given), is_first, last, torch.zeros(1))
-        features, _ = agent.body.step(percept, memory)
+        features = agent.body.step(percept, memory).features
         assert_near(features[0], acting["step_hidden"][t])
         if name.startswith("dqn"):
             assert_near(agent.head(features)[0], acting["step_q"][t])

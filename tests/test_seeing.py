@@ -43,8 +43,9 @@ def play(agent, look=True):
     generator = torch.Generator().manual_seed(0)
     for t in range(N_STEPS):
         percept = told(generator, t)
-        found.append(agent.inspect(percept, memory) if look else {})
+        before = memory.copy()
         step = agent.act(percept, memory, deterministic=True)
+        found.append(agent.inspect(percept, before, step) if look else {})
         values.append((step.actions, step.values))
     return found, values
 

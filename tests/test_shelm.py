@@ -28,8 +28,8 @@ def test_the_language_model_reads_the_words_of_the_explanation_best_first(topk):
     encoder, language_model = tiny_encoder(), agent.frozen_memory.language_model
     for t in range(3):
         images, is_first = random_images(4), torch.full((4,), t == 0)
-        explanation = agent.explain(percept(images, is_first))
         step = agent.act(percept(images, is_first), memory)
+        explanation = agent.explain(step)
         features = encoder(to_float01(images))
         plain = plain_retrieval(features, torch.from_numpy(found.embeddings), topk)
         ids = torch.tensor([[found.ids[number] for number, _ in best] for best in plain])

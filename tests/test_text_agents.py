@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 import main as main_program
 from analysis import while_training as showcase
-from analysis.memory import episode_tokens
 from envs import make_vector_env
 from models import build_agent
 from models.agent import Batch
@@ -94,7 +93,7 @@ def test_text_to_says_who_reads_a_mission(name, encoder):
     first, second = (told(agent, text, images) for text in ("go to the key", "go to the ball"))
     agent.eval()
     hidden = [
-        agent.frozen_memory.step(each, agent.initial_memory(N_ENVS)) for each in (first, second)
+        agent.frozen_memory.step(each, agent.initial_memory(N_ENVS))[0] for each in (first, second)
     ]
     present = [agent.query_encoder(each.observations) for each in (first, second)]
     assert torch.equal(*hidden) == (name == "HELM")
@@ -106,25 +105,25 @@ def test_text_to_says_who_reads_a_mission(name, encoder):
 ])  # fmt: skip
 def test_tokens_of_a_mission_stand_before_the_images(name, n_image_tokens, n_text_tokens, encoder):
     agent, percept = begun(name, encoder)
-    tokens = agent.frozen_memory.tokens(percept)
+    tokens = agent.frozen_memory.read(percept).tokens
     assert tokens.shape[1] == agent.frozen_memory.n_tokens == n_image_tokens + n_text_tokens
     if n_text_tokens:
         (text,) = agent.reader.sentences.texts(percept.observations.text[0])
         own = agent.frozen_memory.language_model.read_text(text)
         expected = F.adaptive_avg_pool1d(own.T, n_text_tokens).T
         torch.testing.assert_close(tokens[0, :n_text_tokens], expected)
-    image = agent.frozen_memory.to_language.tokens(
-        agent.frozen_memory.cache(percept.observations.images)
+    image = agent.frozen_memory.cache(percept.observations.images)
+    assert torch.equal(
+        tokens[:, n_text_tokens:], agent.frozen_memory.to_language.read(image).tokens
     )
-    assert torch.equal(tokens[:, n_text_tokens:], image)
 
 
 @pytest.mark.slow
 def test_an_episode_is_read_again_with_its_missions(encoder):
     agent, percept = begun("HELM, both", encoder)
-    again = episode_tokens(agent.frozen_memory, percept.observations)
-    torch.testing.assert_close(again, agent.frozen_memory.tokens(percept))
-    media = showcase.media(agent, percept.observations)
+    step = agent.act(percept, agent.initial_memory(percept.n_envs))
+    assert torch.equal(step.read.tokens, agent.frozen_memory.read(percept).tokens)
+    media = showcase.media(agent, percept.observations, step.read)
     assert media.keys() == {"episode/movie", "episode/attention"}
 
 
@@ -139,8 +138,8 @@ def test_an_environment_of_words_alone_can_be_played(name, algorithm, encoder):
     agent = build_agent(config_of(model, encoder, algorithm=algorithm, **settings), *WORDS)
     percept = AgentInput.first(agent.read(("go", "go", "to the key")))
     memory = agent.initial_memory(3)
-    agent.inspect(percept, memory)
     step = agent.act(percept, memory, deterministic=True)
+    agent.inspect(percept, agent.initial_memory(3), step)
     assert step.actions[0] == step.actions[1]
     assert not torch.equal(step.values[0], step.values[2])
     if algorithm == "PPO" and not agent.sequential:

@@ -21,7 +21,7 @@ from tests.tiny_clip import tiny_settings
 def shown(monkeypatch):
     """Collect the episodes that would be drawn, by the red of their first pixels."""
     found = []
-    monkeypatch.setattr(showcase, "media", lambda agent, episode: found.append(reds(episode)))
+    monkeypatch.setattr(showcase, "media", lambda agent, episode, _: found.append(reds(episode)))
     return found
 
 
@@ -35,7 +35,7 @@ def see(show, first, is_first, is_last=False):
         images = random_images(2)
         images[0] = first + t
         seen = percept(images, torch.tensor([bool(start), True]))
-        show.follow(SimpleNamespace(percept=seen))
+        show.follow(SimpleNamespace(percept=seen, step=SimpleNamespace(read=None)))
     show.media(is_last)
 
 
@@ -82,13 +82,12 @@ def test_the_first_episode_is_shown_then_one_an_interval_and_the_last(shown):
 )
 def test_an_agent_shows_what_it_has_and_is_left_as_it_was(model, names):
     agent = build_agent(small_config(model=model, **tiny_settings(model)), *spaces())
-    episode, random_state = random_images(5), torch.get_rng_state()
-    media = showcase.media(agent, Observations(episode))
+    seen = percept(random_images(5), torch.ones(5).bool())
+    step, random_state = agent.act(seen, agent.initial_memory(5)), torch.get_rng_state()
+    media = showcase.media(agent, seen.observations, step.read)
     assert set(media) == {f"episode/{name}" for name in names}
     assert torch.equal(torch.get_rng_state(), random_state)
     assert agent.training
-    if "HELM" in model:
-        assert agent.frozen_memory.cache.n_seen == 0
     images = {name: item for name, item in media.items() if not isinstance(item, str)}
     for item in images.values():
         opened = Image.open(io.BytesIO(item.data))
@@ -106,7 +105,8 @@ def test_an_agent_of_vectors_shows_its_numbers():
         vectors = Observations(vectors=torch.rand(2, 3))
         is_first, nothing = torch.tensor([t in (0, 5), True]), torch.zeros(2)
         seen = AgentInput(vectors, is_first, nothing.long(), nothing)
-        show.follow(SimpleNamespace(percept=seen))
+        step = agent.act(seen, agent.initial_memory(2))
+        show.follow(SimpleNamespace(percept=seen, step=step))
     media = show.media(is_last=False)
     assert set(media) == {"episode/numbers", "episode/attention"}
     assert Image.open(io.BytesIO(media["episode/numbers"].data)).format == "PNG"

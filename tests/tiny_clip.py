@@ -73,6 +73,7 @@ def tiny_embeddings():
 
 def tiny_settings(model):
     """Return the settings of an agent with tiny models."""
+    model = model.rpartition(":")[2]  # one of a user's own is named as ours
     settings = {"language_model": str(GOLDEN / "transfo_xl_k1")} if "HELM" in model else {}
     if model in ("HELMv2", "SHELM"):
         settings |= {"clip_encoder": "tiny-vit", "clip_pretrained": str(tiny_clip())}

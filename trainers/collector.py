@@ -147,7 +147,7 @@ class Collector:
             "resumable": resumable,
             "env": env,
             "sentences": self.learner.agent.reader.sentences.state_dict(),
-            "percept": self.percept._asdict()
+            "percept": dict(zip(AgentInput._fields, self.percept[:4], strict=False))
             | {"observations": self.percept.observations.tensors()},
             "memory": self._memory.state_dict(),
         }
@@ -191,7 +191,7 @@ class Collector:
         self._memory.load_state_dict(state["memory"])
         self.percept = AgentInput(
             Observations(**percept["observations"]).map(lambda kind: kind.to(device)),
-            *(percept[name].to(device) for name in AgentInput._fields[1:]),
+            **{name: percept[name].to(device) for name in AgentInput._fields[1:4]},
         )
         return self.percept, self._memory
 

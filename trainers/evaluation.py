@@ -115,25 +115,26 @@ def evaluate(
     missing[: n_episodes % env.num_envs] += 1
     while missing.any():
         details: dict[str, np.ndarray] = {}
-        if in_detail:  # before the agent acts, which changes its memory
-            details = agent.inspect(percept, memory)
+        before = memory.copy() if in_detail else memory
+        step = agent.act(percept, memory, deterministic)
+        if in_detail:  # of this very step: who reads twice may read other words
+            details = agent.inspect(percept, before, step)
             if env.render_mode == "rgb_array":
                 details["overviews"] = np.stack(cast(tuple[np.ndarray, ...], env.render()))
-        step = agent.act(percept, memory, deterministic)
-        if in_detail and step.all_log_probs is not None:
-            details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
+            if step.all_log_probs is not None:
+                details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
         rows = _seen(percept.observations, agent) | {"actions": step.actions.cpu().numpy()}
         if step.values is not None:
             rows["values"] = step.values.cpu().numpy()
-        rows |= agent.explain(percept)
-        before = info_before(info, env.num_envs)
+        rows |= agent.explain(step)
+        told_before = info_before(info, env.num_envs)
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         ended = terminated | truncated
         percept = AgentInput.after(agent.read(observations), step.actions, rows["rewards"], ended)
         after = told(info, AFTER, env.num_envs)
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
-            texts[n].append(before[n] | after[n])
+            texts[n].append(told_before[n] | after[n])
         for n in np.flatnonzero(ended & (missing > 0)):
             steps = running[n]
             arrays = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
@@ -163,7 +164,10 @@ def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
 
 
 def recorded_input(agent: Agent, steps: Mapping[str, np.ndarray]) -> AgentInput:
-    """Return an agent's inputs at the T steps of a recording, as those of T environments."""
+    """Return an agent's inputs at the T steps of a recording, as those of T environments.
+
+    With the tokens it read there, where these were recorded.
+    """
     kinds, n_steps = {}, len(steps["actions"])
     for name in {"observations", "vectors"} & steps.keys():
         seen = torch.from_numpy(steps[name]).to(agent.device)
@@ -175,7 +179,11 @@ def recorded_input(agent: Agent, steps: Mapping[str, np.ndarray]) -> AgentInput:
         kinds["last_step"] = torch.zeros(n_steps, agent.reader.n_last, device=agent.device)
     actions = torch.from_numpy(steps["actions"]).to(agent.device)
     rewards, begins = steps.get("rewards", np.zeros(n_steps)), np.arange(n_steps) == 0
-    return AgentInput.after(Observations(**kinds), actions.roll(1, 0), np.roll(rewards, 1), begins)
+    shown = Observations(**kinds)
+    episode = AgentInput.after(shown, actions.roll(1, 0), np.roll(rewards, 1), begins)
+    if "tokens" in steps:
+        episode = episode._replace(tokens=torch.from_numpy(steps["tokens"]).to(agent.device))
+    return episode
 
 
 def saliency(agent: Agent, steps: Mapping[str, np.ndarray]) -> np.ndarray | None:

@@ -100,7 +100,8 @@ class PPO(Learner):
             self.agent.refresh(*self.past, memory)
         self._memory_is_stale = False
         if self.may_record:
-            return self._choose(self.agent.recall(percept, memory), percept.observations)
+            context, read = self.agent.recall(percept, memory)
+            return self._choose(context, percept.observations)._replace(read=read)
         return self.agent.act(percept, memory)
 
     def observe(self, transition: Transition) -> None:

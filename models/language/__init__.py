@@ -162,13 +162,13 @@ class LanguageModel(nn.Module):
         unread, new = tokens.new_empty(n_head, n_tokens, width), slice(n_tokens)
         windows = [CacheView([unread], [unread], None, new, None) for _ in range(self.n_layer)]
         ages = torch.zeros(1, dtype=torch.int64, device=tokens.device)
-        *_, hidden = self._states(tokens[None], ages, windows)
+        hidden = self.read(tokens[None], ages, windows)
         pairs = torch.cat((*windows[0].keys, *windows[0].values))  # [2*H, n, d]
         return torch.cat((hidden[0], join_heads(pairs, 2 * n_head)), dim=-1)
 
     def _hidden(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> Tensor:
         """Return the hidden state [N, D] of tokens and write them into the memory's next slots."""
-        return self.read(tokens, ages, self._windows(tokens, memory, ages))
+        return self.read(tokens, ages, self._windows(tokens, memory, ages))[:, -1]
 
     def _windows(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> list[CacheView]:
         n_new = tokens.shape[1]
@@ -182,7 +182,9 @@ class LanguageModel(nn.Module):
 
     @abstractmethod
     def read(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Tensor:
-        """Return the hidden state [N, D] of the last of K tokens and write them into the windows.
+        """Return the last hidden states [N, K, D] and write the K tokens into the windows.
+
+        The hidden state of a memory is the last of these, defined here alone.
 
         Args:
             tokens: Token vectors.  [N, K, D]

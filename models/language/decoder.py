@@ -196,7 +196,7 @@ class Decoder(LanguageModel):
         return self
 
     def read(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Tensor:
-        return self._run(tokens, ages, windows).last_hidden_state[:, -1]
+        return self._run(tokens, ages, windows).last_hidden_state
 
     def _look(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Iterable[Tensor]:
         with _eager(self.decoder):

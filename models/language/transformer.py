@@ -85,7 +85,7 @@ class CapturedStep:
         rings = self.keys[:, :, : self.n_slots], self.values[:, :, : self.n_slots]
         n_new = self.tokens.shape[1]
         windows = ring_windows(rings, self.position, self.ages, n_new, self.n_visible)
-        return self.read(self.tokens, self.ages, windows)
+        return self.read(self.tokens, self.ages, windows)[:, -1]
 
     def _give_up(self, reason: str) -> None:
         self.works, self.reason = False, reason
@@ -242,7 +242,7 @@ class LayerStack(LanguageModel):
         for layer, window in zip(self.layers, windows, strict=True):
             one = cast(CausalLayer, layer)
             hidden = one.fused(hidden, window) if fuses else one(hidden, window)[0]
-        return hidden[:, -1]
+        return hidden
 
     def fuses(self, tokens: Tensor, window: CacheView) -> bool:
         """Whether one kernel can read the window: of one new token and a whole ring, on a GPU."""
