@@ -20,10 +20,8 @@ from utils.run_folder import write_json
 PARTS = {
     "transformer-xl": "benchmarks.language_models:transformer_xl",
     "minilm": "benchmarks.language_models:minilm",
-    "bfloat16": "benchmarks.language_models:bfloat16",
     "update": "benchmarks.updates:ppo",
     "off-policy": "benchmarks.updates:off_policy",
-    "memoryless": "benchmarks.updates:memoryless",
     "suggesting": "benchmarks.language_models:suggesting",
     "n-step": "benchmarks.updates:n_step",
 }

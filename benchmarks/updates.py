@@ -3,7 +3,7 @@
 Plain PPO is written as the equations read: every sample goes through all networks as floats, in
 PyTorch's default layout. Plain DQN and SAC are ours without oneDNN's linear layers. Both begin with
 the same weights and learn from the same steps. The difference is that of the parameters after the
-first update. EllmDQN is alone. SAC and TD3 without a memory learn beside stable-baselines3's.
+first update. EllmDQN is alone.
 
 HELM's language model has a single layer, since the update never runs it. DQN and SAC have the sizes
 of Ni et al. 2023 (arXiv:2307.03864) and 64 sequences of uniformly random actions; ELLM those of Du
@@ -26,10 +26,9 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.language_models import TINY, Size, write_transformer_xl
 from benchmarks.measuring import Pair, Work
-from benchmarks.random_models import TINY, Size, write_transformer_xl
 from benchmarks.training import opened_run
-from envs import make_vector_env
 from models.agent import SequenceBatch
 from models.ellm import Ellm
 from models.language import layers
@@ -200,60 +199,6 @@ def our_off_policy(settings: str, device: str) -> Iterator[Work]:
 def plain_off_policy(settings: str, device: str) -> Iterator[Work]:
     with patch.object(layers, "LARGE_PRODUCT", math.inf):
         yield from our_off_policy(settings, device)
-
-
-def memoryless(quick: bool) -> Iterator[Pair]:
-    length, n = (10, 4) if quick else (200, 256)
-    for algorithm in ("SAC", "TD3"):
-        settings = f"algorithm={algorithm} model=CNN env=Pendulum-v1 n_envs=1 batch_size={n} "
-        settings += f'env_args={{"max_episode_steps":{length}}} normalize_reward=false '
-        settings += "context_length=1 replay_ratio=1 warmup_episodes=2 observation_embedding=32 "
-        settings += "action_embedding=0 shared_encoder=false learning_rate=3e-4 n_steps=1000000 "
-        settings += "learn_temperature=true" if algorithm == "SAC" else ""
-        yield Pair(
-            f"{algorithm}, no memory, Pendulum",
-            partial(rival_episodes, settings, length),
-            partial(our_episodes, settings),
-            steps=length,
-            compared=0,
-            note=f"batch {n}; plain: stable-baselines3; steps with update",
-        )
-
-
-def our_episodes(settings: str) -> Iterator[Work]:
-    with opened_run(settings.split()) as run:
-        learner, collector = run.learner, run.collector
-        collector.begin(run.config.seed)
-
-        def episode() -> None:
-            while not learner.update_due:
-                collector.step()
-            learner.update(0.0)
-
-        for _ in range(2):  # of random actions
-            episode()
-        yield from repeat(episode)
-
-
-def rival_episodes(settings: str, length: int) -> Iterator[Work]:
-    from stable_baselines3.common.noise import NormalActionNoise
-
-    from benchmarks.rivals import Sb3Environments, continuous_rival
-
-    config: Any = load_config(None, settings.split())
-    env = Sb3Environments(make_vector_env(config, config.seed))
-    own: dict[str, Any] = {"seed": config.seed, "batch_size": config.batch_size}
-    if config.algorithm == "TD3":
-        noise = NormalActionNoise(np.zeros(1), np.full(1, config.exploration_noise))
-        own |= {"policy_delay": config.policy_delay, "action_noise": noise}
-    warm_up = config.warmup_episodes * length
-    model = continuous_rival(config, env, learning_starts=warm_up, **own)
-
-    def episode() -> None:
-        model.learn(length, reset_num_timesteps=False)
-
-    model.learn(warm_up)
-    yield from repeat(episode)
 
 
 class FrameSize(NamedTuple):
