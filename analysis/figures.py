@@ -37,44 +37,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, FigureBase
 
-INK, QUIET, RULE = "#24292f", "#57606a", "#e3e6ea"
+INK, QUIET = "#24292f", "#57606a"
 # Okabe and Ito's palette, ordered so that neighbours differ in lightness too; without its yellow,
 # which is hard to see on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
 MAP = "viridis"
 DASHED: dict[str, Any] = {"color": QUIET, "linewidth": 0.9, "linestyle": (0, (4, 3))}
-POINTS = 10.0
-SETTINGS: dict[Any, Any] = {
-    "font.size": POINTS,
-    "font.family": "sans-serif",
-    "text.color": INK,
-    "text.parse_math": False,  # names are shown as they are
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": QUIET,
-    "axes.labelsize": 9.5,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.titlepad": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "grid.color": RULE,
-    "grid.linewidth": 0.8,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "xtick.major.size": 3,
-    "ytick.major.size": 0,
-    "lines.linewidth": 2,
-    "lines.solid_capstyle": "round",
-    "legend.frameon": False,
-    "savefig.dpi": 160,
-    "svg.hashsalt": "helm",  # the same numbers give the same file
-    "pdf.fonttype": 42,  # TrueType, which journals ask for
-}
+POINTS = 10.0  # of letters in the style
+STYLE = Path(__file__).with_suffix(".mplstyle")
 PICTURES, TEX = (".png", ".svg", ".pdf"), ".tex"
 AXIS_LABELS = {"steps": "environment steps", "seconds": "seconds of training"}
 METRIC_LABELS = {
@@ -131,10 +101,13 @@ def style(points: float = POINTS) -> Iterator[None]:
     """Draw in our style; other letters than the usual `points` make all of them so much larger."""
     import matplotlib as mpl
 
+    settings = mpl.rc_params_from_file(STYLE, use_default_template=False)
     sizes = {
-        key: each for key, each in SETTINGS.items() if re.search(r"font\.size|(el|le)size", key)
+        key: each * points / POINTS
+        for key, each in settings.items()
+        if re.search(r"font\.size|(el|le)size", key)
     }
-    with mpl.rc_context(SETTINGS | {key: each * points / POINTS for key, each in sizes.items()}):
+    with mpl.rc_context({**settings, **sizes}):
         yield
 
 
