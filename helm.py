@@ -59,7 +59,7 @@ from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.seeding import N_HELD_OUT, evaluation_seed, seed_everything, streams_kept
-from utils.settings import NOTHING, Config, shown
+from utils.settings import NOTHING, Config, Values, shown
 from utils.user_modules import give_back_programs
 
 give_back_programs()
@@ -80,7 +80,7 @@ __all__ = [
 
 
 def train(
-    settings: Mapping[str, Any],
+    settings: Values,
     env: EnvLike | str | None = None,
     agent: type[Agent] | None = None,
     run_id: str | None = None,
@@ -213,7 +213,7 @@ def evaluate(
     run: str | Path,
     seeds: Iterable[int],
     env: EnvLike | None = None,
-    settings: Mapping[str, Any] = NOTHING,
+    settings: Values = NOTHING,
     greedy: bool = False,
     device: str = "auto",
     trust: bool = False,
@@ -365,7 +365,7 @@ def _restored(
     device: str,
     trust: bool,
     drawn: bool = False,
-    settings: Mapping[str, Any] = NOTHING,
+    settings: Values = NOTHING,
 ) -> Iterator[tuple[Config, Agent, VectorEnv]]:
     path = find_checkpoint(Path(run), "run")
     checkpoint = load_checkpoint(path)
@@ -378,7 +378,7 @@ def _restored(
         yield config, restored_agent(config, played_in, checkpoint, path), played_in
 
 
-def _as_texts(settings: Mapping[str, Any]) -> list[str]:
+def _as_texts(settings: Values) -> list[str]:
     """Return settings as on a command line."""
     return [
         f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
@@ -389,7 +389,7 @@ def _as_texts(settings: Mapping[str, Any]) -> list[str]:
 def _name_of(argument: str, kind: type) -> str:
     module = kind.__module__
     if module == "__main__":  # a script: its file is the module
-        file = getattr(sys.modules[module], "__file__", None)
+        file = vars(sys.modules[module]).get("__file__")
         if file is None:
             raise UserError(
                 f"{argument}: {kind.__name__} is not in a file. Save it in one for eval.py"

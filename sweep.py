@@ -12,6 +12,7 @@ import utils.starting  # noqa: F401
 
 # isort: split
 import argparse
+import json
 import os
 import re
 import shlex
@@ -32,6 +33,8 @@ from utils.loggers import RETURN
 from utils.run_folder import EXPERIMENTS, SETTINGS, locked
 from utils.settings import Config
 
+# The seeds of the published experiments (arXiv:2205.12258).
+PAPER_SEEDS = Path(grid.__file__).with_name("paper_seeds.json")
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000
 Check = Callable[[Config], None]
 
@@ -183,7 +186,7 @@ def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
 
 def seeds(text: str) -> tuple[int, ...]:
     if text == "paper":
-        return grid.PAPER_SEEDS
+        return tuple(json.loads(PAPER_SEEDS.read_text()))
     return tuple(range(whole_number(1, MOST_SEEDS)(text)))
 
 

@@ -141,12 +141,10 @@ def summary(told: Iterable[GoalRow]) -> run_data.Table:
         good = [
             f"{one.quality[name].whole[0]:.1%}" if name in one.quality else "" for name in EVENTS
         ]
-        rows.append((
-            *(one.name, one.environment, one.n_runs, f"{last:,.0f}"),
-            *(_final(one.curves, name, "{:.2f}") for name in CURVES),
-            *good,
-            *(_final(one.curves, name, "{:,.0f}") for name in costs),
-        ))  # fmt: skip
+        scores = [_final(one.curves, name, "{:.2f}") for name in CURVES]
+        spent = [_final(one.curves, name, "{:,.0f}") for name in costs]
+        place = one.name, one.environment, one.n_runs, f"{last:,.0f}"
+        rows.append((*place, *scores, *good, *spent))
     columns = [column for column in zip(*rows, strict=True) if any(map(str, column[1:]))]
     return [list(row) for row in zip(*columns, strict=True)]
 

@@ -456,10 +456,8 @@ def signal(states: States) -> float:
 
 
 def _summary(lines: Iterable[Line]) -> Iterator[Sequence[object]]:
-    yield (
-        *("task", "agent", "run", "k", "accuracy", "low", "high", "chance", "signal"),
-        *("in memory up to", "score", "verdict"),
-    )
+    heading = ("task", "agent", "run", "k", "accuracy", "low", "high", "chance", "signal")
+    yield (*heading, "in memory up to", "score", "verdict")
     for line in lines:
         reading = line.decisive
         values = (f"{value:.3f}" for value in reading[2:6])

@@ -32,7 +32,7 @@ from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import UserError, escape
 from utils.loggers import FILE
 from utils.run_folder import init_checkpoint, is_finished
-from utils.settings import settings_index, settings_without_effect
+from utils.settings import Values, settings_index, settings_without_effect
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +114,7 @@ class Task:
         full = {**self.settings, "observability": "full"}
         return replace(self, name=f"{self.name}, twin", settings=full)
 
-    def plays(self, settings: Mapping[str, Any]) -> bool:
+    def plays(self, settings: Values) -> bool:
         return all(settings.get(key) == value for key, value in self.settings.items())
 
     def normalised(self, scores: np.ndarray) -> np.ndarray:
@@ -140,7 +140,7 @@ class AgentKind(NamedTuple):
     def blind(self, task: Task) -> str:
         return "" if task.env.startswith(self.sees) else f"{self.sees.strip('-')} only"
 
-    def is_of(self, settings: Mapping[str, Any]) -> bool:
+    def is_of(self, settings: Values) -> bool:
         name = settings.get("model")
         if not isinstance(name, str):
             return False
@@ -182,7 +182,7 @@ class Entry(NamedTuple):
     folder: Path
     task: Task
     agent: AgentKind
-    settings: Mapping[str, Any]
+    settings: Values
     result: Result | None = None
 
     @property
@@ -566,7 +566,7 @@ def _of_one_kind(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
     return chosen
 
 
-def _differing(kinds: Sequence[Mapping[str, Any]]) -> str:
+def _differing(kinds: Sequence[Values]) -> str:
     names = dict.fromkeys(name for kind in kinds for name in kind)
     return ", ".join(n for n in names if any(kind.get(n) != kinds[0].get(n) for kind in kinds))
 

@@ -11,7 +11,7 @@ import argparse
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from sweeps.jobs import Job, Jobs, State
 from utils.errors import UserError, escape
 from utils.given_settings import Override, given_by_file, load_config
 from utils.run_folder import SETTINGS
-from utils.settings import Config, all_settings, checked, installed
+from utils.settings import Config, Values, all_settings, checked, installed
 
 SEARCHES, JOURNAL = Path("searches"), "journal.log"
 FORM = '{"low": 1, "high": 2}, "log": true besides, or {"choices": [1, 2]}'
@@ -56,7 +56,7 @@ class Space(NamedTuple):
     fixed: list[Override]  # other settings, of the file
     overrides: list[str]  # and of the command line, as KEY=VALUE
 
-    def config(self, values: Mapping[str, Any]) -> Config:
+    def config(self, values: Values) -> Config:
         """Return all settings of a point, or raise UserError where they cannot be together."""
         drawn = [Override("--search", name, value) for name, value in values.items()]
         return load_config([*self.fixed, *drawn], self.overrides)

@@ -41,6 +41,7 @@ from utils.files import (
 from utils.given_settings import config_from_dict, read_json_object, with_defaults
 from utils.settings import (
     Config,
+    Values,
     installed,
     outside_settings,
     read_settings,
@@ -71,12 +72,10 @@ SETTINGS, LOCK = "config.json", "lock"
 PUBLISHED = "model.safetensors"  # the name under which a hub expects weights
 GONE = {"wandb_project"}  # settings of earlier versions without an effect
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
-PACKAGES = (
-    *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),
-    *("open_clip_torch", "transformers"),
-)
+PACKAGES = ("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld")
+PACKAGES += ("open_clip_torch", "transformers")
 ENVIRONMENT = "environment"  # in run.json: what tells a given one from others of its name
-NO_FACTS: Mapping[str, Any] = {}
+NO_FACTS: Values = {}
 # Of another order of sums come other last bits, and other instructions add in another order. Runs
 # of earlier versions have not recorded the instructions, nor what limits them.
 INSTRUCTIONS = ("cpu_capability", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
@@ -113,7 +112,7 @@ def create_run_folder(
     overrides: Iterable[str],
     weights: Mapping[str, str] | None = None,
     init_checkpoint: Mapping[str, object] | None = None,
-    environment: Mapping[str, Any] = NO_FACTS,
+    environment: Values = NO_FACTS,
 ) -> Path:
     """Create experiments/<model>/<env>/<run-id>/ and describe the run in it.
 
@@ -271,7 +270,7 @@ def record_resume(
     config: Config,
     env_steps: int,
     differences: Sequence[str],
-    environment: Mapping[str, Any] = NO_FACTS,
+    environment: Values = NO_FACTS,
 ) -> list[str]:
     """Add the resumption of a run to run.json, and whether it continues exactly.
 
@@ -360,7 +359,7 @@ def describe_basis(config: Config) -> dict[str, object]:
     }
 
 
-def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def basis_differences(before: Values, here: Values) -> list[str]:
     if "source_sha256" not in before:
         return ["the source it was made with is not recorded"]
     found = []
@@ -436,7 +435,7 @@ def _git(*arguments: str) -> str:
         return ""
 
 
-def _versions(basis: Mapping[str, Any]) -> dict[str, object]:
+def _versions(basis: Values) -> dict[str, object]:
     found: dict[str, object] = {"python": basis.get("python")}
     for part, names in (("packages", PACKAGES), ("hardware", HARDWARE)):
         known = basis.get(part)
@@ -467,9 +466,7 @@ def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
     }
 
 
-def enlist(
-    config: Config, description: Mapping[str, Any], came: Collection[str] = ()
-) -> dict[str, bool]:
+def enlist(config: Config, description: Values, came: Collection[str] = ()) -> dict[str, bool]:
     """Write into the user's list where a run leads; one that leads nowhere needs no place there.
 
     Returns an entry for run.json where that cannot be done.
@@ -514,7 +511,7 @@ def stored_config(values: Any, source: str, folder: Path, trust: bool) -> Config
 
 def check_outside(
     config: Config,
-    values: Mapping[str, Any],
+    values: Values,
     source: Path,
     trust: bool,
     given: Collection[str] = (),
@@ -548,9 +545,7 @@ def check_outside(
     print(one_line(f"as {source} says, with {', '.join(leading)}"), flush=True)
 
 
-def _admit(
-    setting: str, module: str, source: str, own: Mapping[str, Any] | None, trust: bool
-) -> None:
+def _admit(setting: str, module: str, source: str, own: Values | None, trust: bool) -> None:
     """Let Python find a module that a stored run names, or raise UserError.
 
     It is never the standard library's, nor a package's own program: importing those may start one.
@@ -608,17 +603,17 @@ def _own_modules(values: Any, folder: Path) -> dict[str, Any] | None:
     return known["user_modules"] if is_own else None
 
 
-def _leads_to(values: Mapping[str, Any], description: Mapping[str, Any]) -> dict[str, Any]:
+def _leads_to(values: Values, description: Values) -> dict[str, Any]:
     start = description.get(INIT_FROM)
     return {"outside": _outside(values), "code": named_modules(values), INIT_FROM: start}
 
 
-def _outside(values: Mapping[str, Any]) -> dict[str, Any]:
+def _outside(values: Values) -> dict[str, Any]:
     known = outside_settings()
     return {name: each for name, each in values.items() if name in known and known[name](each)}
 
 
-def _file_in_list(description: Mapping[str, Any]) -> Path | None:
+def _file_in_list(description: Values) -> Path | None:
     """Return the place of a run in the user's list, None without an id; it may be received."""
     name = description.get(ID)
     if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):

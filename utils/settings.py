@@ -42,7 +42,8 @@ KINDS = {
     dict: "a JSON object",
     type(None): "null",
 }
-NOTHING: Mapping[str, Any] = types.MappingProxyType({})
+Values = Mapping[str, Any]  # of settings, or of what run.json describes, by name
+NOTHING: Values = types.MappingProxyType({})
 
 
 def setting(  # noqa: PLR0913  a keyword for each fact
@@ -91,7 +92,7 @@ class Settings:
     next; a test may hand on `PpoSettings()`.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Values) -> None:
         vars(self).update(values)
 
     def part(self, kind: type["AnyPart"]) -> "AnyPart":
@@ -377,7 +378,7 @@ class OwnRegistry(Registry):
         module, class_name = parts_of(self.setting, name)
         found, base = imported(self.setting, module), pkgutil.resolve_name(self.base)
         kind = getattr(found, class_name, None)
-        where = f"{self.setting}: '{class_name}' of {getattr(found, '__file__', module)}"
+        where = f"{self.setting}: '{class_name}' of {vars(found).get('__file__', module)}"
         if kind is None:
             known = {key: each for key, each in vars(found).items() if _is_kind(each, base)}
             classes = [key for key, each in known.items() if each.__module__ == module]
@@ -463,7 +464,7 @@ class SettingsIndex(NamedTuple):
             if name in names
         ]
 
-    def read_by(self, values: Mapping[str, Any]) -> set[str]:
+    def read_by(self, values: Values) -> set[str]:
         """Return the settings that are read where parts are chosen by these values.
 
         A value that names no part may mean each of them; null chooses none.
@@ -485,7 +486,7 @@ class SettingsIndex(NamedTuple):
         readers = self.readers(name)
         return next(key for key, parts in self.by_choice.items() if readers[0] in parts)
 
-    def refusal(self, name: str, values: Mapping[str, Any]) -> str:
+    def refusal(self, name: str, values: Values) -> str:
         for key, parts in self.parts.items():
             chosen = parts.get(_known_as(key, values.get(key)) or "", ())
             for base in (base for part in chosen for base in part.__mro__):
@@ -500,7 +501,7 @@ class SettingsIndex(NamedTuple):
         return f"{name} is read by {listed}, and {this}"
 
 
-def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
+def all_settings(chosen: Values = NOTHING) -> dict[str, Declaration]:
     """Return every setting by its name; a wrong declaration of the user's own is a UserError."""
     own = own_choices(chosen)
     if not own:
@@ -519,7 +520,7 @@ def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
     return found
 
 
-def own_choices(chosen: Mapping[str, Any]) -> dict[str, str]:
+def own_choices(chosen: Values) -> dict[str, str]:
     """Return the settings that choose classes of the user's own, module:Class."""
     own = (key for key, each in installed().registries.items() if isinstance(each, OwnRegistry))
     return {key: chosen[key] for key in own if is_named(chosen.get(key))}
@@ -530,7 +531,7 @@ def networks_of(config: Config) -> str:
     return _networks(config.algorithm)
 
 
-def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
+def settings_without_effect(chosen: Values = NOTHING) -> set[str]:
     return {name for name, each in all_settings(chosen).items() if not each.metadata["has_effect"]}
 
 
@@ -542,7 +543,7 @@ def outside_settings() -> dict[str, Callable[[Any], bool]]:
     }
 
 
-def settings_index(chosen: Mapping[str, Any] = NOTHING) -> SettingsIndex:
+def settings_index(chosen: Values = NOTHING) -> SettingsIndex:
     tables = _tables(chosen)
     return SettingsIndex(
         _names([Config, *installed().general]),
@@ -600,13 +601,13 @@ def _leads_outside(safe: tuple[Any, ...], value: Any) -> bool:
     return any(re.search(r"[/\\:~]", text) or os.path.lexists(text) for text in texts)
 
 
-def _all_parts(chosen: Mapping[str, Any]) -> tuple[type[Part], ...]:
+def _all_parts(chosen: Values) -> tuple[type[Part], ...]:
     tables = _tables(chosen).values()
     by_choice = (part for table in tables for parts in table.values() for part in parts)
     return tuple(dict.fromkeys((Config, *by_choice, *installed().general)))
 
 
-def _tables(chosen: Mapping[str, Any]) -> dict[str, dict[str, tuple[type[Part], ...]]]:
+def _tables(chosen: Values) -> dict[str, dict[str, tuple[type[Part], ...]]]:
     registries = installed().registries
     tables = {setting: registry.settings() for setting, registry in registries.items()}
     for setting, name in own_choices(chosen).items():

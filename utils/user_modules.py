@@ -11,7 +11,6 @@ there, and lend the user's names that they lack: `envs.corridor` comes from the 
 import ast
 import hashlib
 import importlib
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,10 +60,6 @@ def imported(setting: str, module: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
-        if error.name == "settings" and not has_file("settings"):  # understood for one version
-            logging.warning(f"{module}: 'settings' is 'utils.settings' now")
-            sys.modules["settings"] = importlib.import_module("utils.settings")
-            return imported(setting, module)
         absent = isinstance(error, ModuleNotFoundError) and error.name
         if absent and f"{module}.".startswith(f"{absent}."):
             raise UserError(
@@ -80,9 +75,9 @@ def imported(setting: str, module: str) -> ModuleType:
 
 
 @contextmanager
-def telling(config: Any) -> Iterator[None]:
+def telling(config: object) -> Iterator[None]:
     """Tell an error of classes of the user's own in one line, by the settings that name them."""
-    named = {key: getattr(config, key, None) for key in OWN_CLASSES}
+    named = {key: vars(config).get(key) for key in OWN_CLASSES}
     own = [f"{key}: {name}" for key, name in named.items() if is_named(name)]
     try:
         yield
@@ -131,8 +126,9 @@ def refuse_unguarded_script() -> None:
 
 
 def advice(error: BaseException) -> str:
-    top = str(getattr(error, "name", None)).partition(".")[0]
-    path = Path(getattr(error, "path", None) or "/")
+    if not isinstance(error, ImportError):
+        return ""
+    top, path = str(error.name).partition(".")[0], Path(error.path or "/")
     is_ours = top in (*OWN_PACKAGES, *PROGRAMS) and ROOT in path.parents
     return f". {path} is a part of this program: give your module another name" if is_ours else ""
 
@@ -216,7 +212,7 @@ class _OursFirst:
         if found is not None and not inner:
             found.loader = _Lending(name, str(found.origin))
         if found is None and "." not in inner and (theirs := self.module_of_theirs(top)):
-            return PathFinder.find_spec(name, getattr(theirs, "__path__", ()), target)
+            return PathFinder.find_spec(name, vars(theirs).get("__path__", ()), target)
         return found
 
     def spec_of_theirs(self, name: str) -> ModuleSpec | None:
@@ -273,7 +269,7 @@ def keep_theirs(imported: Mapping[str, ModuleType]) -> None:
     """Give the places of ours in sys.modules back that the user's modules have taken."""
     for name, module in imported.items():
         top, _, inner = name.partition(".")
-        file = Path(getattr(module, "__file__", None) or "/").resolve()
+        file = Path(vars(module).get("__file__") or "/").resolve()
         if top in _OURS_FIRST.names and not {ROOT / top, ROOT / f"{top}.py"} & {
             file,
             *file.parents,
