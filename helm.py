@@ -104,10 +104,8 @@ def train(
         UserError: a line for each mistake in the arguments; nothing has been written.
     """
     if not isinstance(settings, Mapping):
-        raise UserError(
-            f"settings: {shown(str(settings))} is no dictionary. Write one, such as "
-            "{'model': 'LSTM'}; of a file: json.loads(Path(FILE).read_text())"
-        )
+        found = shown(str(settings))
+        raise UserError(f"settings: {found} is no dictionary. Write one: {{'model': 'LSTM'}}")
     values = dict(settings)
     for name, part in (("env", env), ("model", agent), ("algorithm", learner)):
         if part is not None and name in values:
@@ -391,8 +389,6 @@ def _name_of(argument: str, kind: type) -> str:
     if module == "__main__":  # a script: its file is the module
         file = vars(sys.modules[module]).get("__file__")
         if file is None:
-            raise UserError(
-                f"{argument}: {kind.__name__} is not in a file. Save it in one for eval.py"
-            )
+            raise UserError(f"{argument}: {kind.__name__} is in no file. Save it in one")
         module = Path(file).stem
     return f"{module}:{kind.__qualname__}"

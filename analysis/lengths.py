@@ -209,9 +209,8 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[run_data.RunRecord]
     settings = run_data.read_settings_of(folder)
     place, environment = escape(str(folder)), settings.get("env")
     if environment not in TASKS:
-        raise UserError(
-            f"{place}: env is {shown(environment)}, and lengths are compared in {', '.join(TASKS)}"
-        )
+        allowed = ", ".join(TASKS)
+        raise UserError(f"{place}: env is {shown(environment)}. Name runs in {allowed}")
     run_data.checked_settings(settings, str(folder / SETTINGS), n_steps=int, length=int)
     wanted = settings["n_steps"]
     run = curve(folder, TASKS[environment].metric)

@@ -173,9 +173,7 @@ def analyse_words(source: "Source", most: int = MOST_WORDS) -> figures.AnalysisR
         language = source.agent.frozen_memory
         retrieval = None if language is None else language.to_language
         if not isinstance(retrieval, TokenRetrieval):
-            raise UserError(
-                f"words: {source.config.model} retrieves none. Name a run or episodes of SHELM"
-            )
+            raise UserError(f"words: {source.config.model} retrieves none. Name a run of SHELM")
         images = (episode["observations"] for episode in source.episodes)
         counts = count_words(retrieved_words(retrieval, torch.from_numpy(some)) for some in images)
     table = word_table(counts)

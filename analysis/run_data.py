@@ -100,9 +100,7 @@ def run_folders(*paths: Path) -> list[Path]:
         if not below and os.path.isdir(path):
             below = sorted(file.parent for file in path.rglob(FILE))
         if not below:
-            raise UserError(
-                f"{path}: neither a run folder nor a folder of run folders (experiments/...)"
-            )
+            raise UserError(f"{path}: neither a run folder nor a folder of run folders")
         found |= {folder.resolve(): folder for folder in below}
     return list(found.values())
 

@@ -305,16 +305,11 @@ def _check_folder(run: Run, trust: bool) -> None:
     else:
         known = run_folder.load_run_config(run.folder, trust).as_dict()
     differing = [name for name in here if name in telling and known.get(name) != here[name]]
-    if differing:
-        raise UserError(
-            f"{run.folder}: holds a run that differs in {', '.join(differing)}. "
-            "Give this sweep a --name of its own"
-        )
     if run_folder.init_checkpoint(run.folder) is not None:
-        raise UserError(
-            f"{run.folder}: holds a run that began with another's parameters (--init-from). "
-            "Give this sweep a --name of its own"
-        )
+        differing.append(run_folder.INIT_FROM)
+    if differing:
+        found = f"holds a run that differs in {', '.join(differing)}"
+        raise UserError(f"{run.folder}: {found}. Give this sweep a --name of its own")
     if not is_over:
         with run_folder.locked(run.folder):  # raises UserError if a process is writing there
             pass

@@ -142,9 +142,7 @@ def open_study(folder: Path, pruner: str, described: str) -> optuna.Study:
     except Exception as error:  # Optuna documents no set of exceptions for a bad file
         raise UserError(f"{path}: not readable as a search: {escape(str(error))}") from None
     if study.user_attrs.get("searched", described) != described:
-        raise UserError(
-            f"{folder}: holds a search of other ranges or settings. Give this one a --name"
-        )
+        raise UserError(f"{folder}: holds a search of other ranges. Give this one a --name")
     study.set_user_attr("searched", described)
     return study
 

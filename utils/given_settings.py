@@ -232,9 +232,7 @@ def read_json_object(path: Path, of_run: bool = False) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not readable as JSON: {str(error).splitlines()[0]}") from None
     if not isinstance(values, dict):
-        raise UserError(
-            f"{path}: a settings file is one JSON object, not a {type(values).__name__}"
-        )
+        raise UserError(f"{path}: not one JSON object but a {type(values).__name__}")
     return values
 
 
@@ -245,10 +243,8 @@ def given_by_file(file: str | Path | Sequence[Override] | None) -> list[Override
         return list(file)
     values = file_settings(Path(file))
     if SEVERAL in values:
-        raise UserError(
-            f"{file}: holds settings of several agents ('{SEVERAL}'), which sweep.py trains: "
-            f"python sweep.py --config {file}"
-        )
+        remedy = f"Train them by: python sweep.py --config {file}"
+        raise UserError(f"{file}: holds settings of several agents ('{SEVERAL}'). {remedy}")
     return [Override(str(file), *each) for each in values.items()]
 
 

@@ -153,10 +153,8 @@ class WandbLogger:
             )
         except wandb.Error as error:
             reason = str(error).splitlines()[0].rstrip(".")
-            raise NotLogged(
-                f"wandb: {reason}. Run: wandb login, set WANDB_MODE=offline, or change "
-                "WANDB_PROJECT"
-            ) from None
+            remedy = "Run: wandb login, set WANDB_MODE=offline, or change WANDB_PROJECT"
+            raise NotLogged(f"wandb: {reason}. {remedy}") from None
         self._run.define_metric("*", step_metric="env_steps")
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
@@ -186,9 +184,7 @@ class WandbLogger:
 
 def check_loggers(config: LoggerSettings) -> None:
     if config.wandb and importlib.util.find_spec("wandb") is None:
-        raise UserError(
-            "wandb: true needs the package 'wandb', which is not installed. Run: pip install wandb"
-        )
+        raise UserError("wandb: true needs the package wandb. Run: pip install wandb")
 
 
 class MetricsWriter:

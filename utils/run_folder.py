@@ -158,16 +158,12 @@ def check_run_id(config: Config, run_id: str | None) -> None:
     if run_id is None:
         return
     if not re.fullmatch(r"[A-Za-z0-9=_+][A-Za-z0-9=._+-]{0,119}", run_id):
-        raise UserError(
-            f"--run-id {run_id!r}: a run id is one folder name of up to 120 letters, digits and "
-            "= _ . + -, not starting with a dot or a dash"
-        )
+        allowed = "one folder name of up to 120 letters, digits and = _ . + -"
+        raise UserError(f"--run-id {run_id!r}: not {allowed}, or it begins with . or -")
     folder = folder_of(config, run_id)
     if folder.exists():
         resume = "" if is_finished(folder) else f", or go on with it: {resume_command(folder)}"
-        raise UserError(
-            f"--run-id {run_id}: {folder} exists already. Choose another run id{resume}"
-        )
+        raise UserError(f"--run-id {run_id}: {folder} exists already. Choose another{resume}")
 
 
 def folder_of(config: Config, run_id: str) -> Path:
@@ -226,9 +222,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(
-                f"{folder}: another run is writing here at this moment. Wait for it or end it"
-            ) from None
+            raise UserError(f"{folder}: another run is writing here. Wait, or end it") from None
         yield
 
 
@@ -249,10 +243,8 @@ def check_settings(
         free = free | {"n_steps"}
     names = [name for name, value in here.items() if name not in free and known.get(name) != value]
     if names:
-        raise UserError(
-            f"{folder}: {SETTINGS} differs from {where} in {', '.join(names)}. "
-            "Restore it, or begin another run"
-        )
+        differing = f"{SETTINGS} differs from {where} in {', '.join(names)}"
+        raise UserError(f"{folder}: {differing}. Restore it, or begin another run")
 
 
 def _n_steps_given_anew(folder: Path) -> object:
@@ -553,10 +545,8 @@ def _admit(setting: str, module: str, source: str, own: Values | None, trust: bo
     facts = (own or {}).get(module)
     place = Path(facts["folder"]) if facts else None
     if is_never_named(module):
-        raise UserError(
-            f"{source}: {setting} names '{module}', which holds no agent and no environment. "
-            "Name another run"
-        )
+        named = f"{setting} names '{module}', no agent and no environment"
+        raise UserError(f"{source}: {named}. Name another run")
     # Code of one's own run, where the user has run it before; an edit of it is the user's.
     if place is not None and facts is not None:
         search(place)

@@ -304,9 +304,7 @@ def _as_type(declaration: Declaration, value: Any) -> Any:
         try:
             value.encode()  # or it could not be written into files
         except UnicodeEncodeError:
-            raise ValueError(
-                f"{declaration.name}: {shown(value)} is not text in UTF-8. Choose another name"
-            ) from None
+            raise ValueError(f"{declaration.name}: {shown(value)} is not UTF-8") from None
         return value
     raise ValueError(f"{declaration.name}: {shown(value)} is not {kind_text(declaration)}")
 
@@ -393,11 +391,8 @@ class OwnRegistry(Registry):
         if missing:
             raise UserError(f"{where} is not whole, it lacks {', '.join(missing)}")
         if not _are_settings(kind.reads):
-            raise UserError(
-                f"{where}: `reads` must be a tuple of classes of settings: each derived from "
-                "utils.settings.Part, a dataclass(frozen=True) itself, its fields made by "
-                "utils.settings.setting"
-            )
+            allowed = "a tuple of dataclasses(frozen=True) derived from utils.settings.Part"
+            raise UserError(f"{where}: `reads` must be {allowed}, with fields made by `setting`")
         return kind
 
     def remedy(self, kind: object) -> str:
@@ -513,10 +508,8 @@ def all_settings(chosen: Values = NOTHING) -> dict[str, Declaration]:
         raise UserError(f"{where}: {error}") from None
     for each in found.keys() - all_settings().keys():
         if not set(found[each].kinds) <= KINDS.keys():
-            raise UserError(
-                f"{where}: its setting '{each}' must be an int, float, bool or str, "
-                "perhaps with | None"
-            )
+            allowed = "an int, float, bool or str, perhaps with | None"
+            raise UserError(f"{where}: its setting '{each}' must be {allowed}")
     return found
 
 

@@ -43,10 +43,8 @@ def named_modules(values: Mapping[str, Any]) -> dict[str, str]:
 def parts_of(setting: str, name: str) -> tuple[str, str]:
     module, _, class_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), class_name)):
-        raise UserError(
-            f"{setting}: '{shortened(name)}' is not of the form module:Class, such as "
-            "my_agents:MyAgent"
-        )
+        form = "module:Class, such as my_agents:MyAgent"
+        raise UserError(f"{setting}: '{shortened(name)}' is not of the form {form}")
     return module, class_name
 
 
@@ -231,10 +229,8 @@ class _OursFirst:
             ours = vars(importlib.import_module(name)) if name in OWN_PACKAGES else {}
             for key, value in vars(module).items():
                 if key[0] != "_" and ours.get(key, value) is not value:
-                    raise ImportError(
-                        f"'{key}' stands in {spec.origin} and in {name} of this program. "
-                        "Give your file another name"
-                    )
+                    places = f"{spec.origin} and in {name} of this program"
+                    raise ImportError(f"'{key}' stands in {places}. Give your file another name")
         except BaseException:
             del self.theirs[name]
             raise
