@@ -259,45 +259,38 @@ def draw_runs(
                 f"{short_number(last)} {axis}; interpolated, and averaged up to the first end"
             )
     results = [statistics.summarize(group, labels.statistic, threshold) for group in groups]
-    comparisons = statistics.compare(results)
-    tables = [statistics.results_table(results, axis, threshold)]
-    if comparisons:
-        tables.append(statistics.comparisons_table(comparisons))
-    if aggregates := statistics.aggregate(results):
-        tables.append(statistics.aggregates_table(aggregates))
-    print("\n\n".join([*notes, *map(aligned, tables)]))
+    comparisons, aggregates = statistics.compare(results), statistics.aggregate(results)
+
+    def tables(precise: bool) -> Iterator[tuple[str, Table]]:
+        """Yield the addition to a file's name, and the table in it."""
+        yield "", statistics.results_table(results, axis, threshold, precise)
+        if comparisons:
+            yield "_improvement", statistics.comparisons_table(comparisons, precise)
+        if aggregates:
+            yield "_aggregate", statistics.aggregates_table(aggregates, precise)
 
     def beside(addition: str, ending: str) -> Path:
         return output.with_name(f"{output.name}{addition}{ending}")
 
+    shown = [table for _, table in tables(precise=False)]
+    print("\n\n".join([*notes, *map(aligned, shown)]))
     endings = list(dict.fromkeys([*endings, picture.suffix]))
     pictures = [ending for ending in endings if ending in PICTURES]
-    save_figure(
-        draw(results, comparisons, labels, caption), *(beside("", each) for each in pictures)
-    )
+    figure = draw(results, comparisons, labels, caption)
+    save_figure(figure, *(beside("", each) for each in pictures))
     if TEX in endings:
         comment = "".join(f"% {note}\n" for note in notes)
-        final = statistics.results_table(results, axis, threshold)
-        write_text(beside("_table", TEX), comment + tabular(final))
+        write_text(beside("_table", TEX), comment + tabular(shown[0]))
         write_text(beside("", TEX), comment + pgfplots(results, labels))
     if aggregates:
         every = draw_aggregates(aggregates)
         save_figure(every, *(beside("_aggregate", each) for each in pictures))
-        write_csv(
-            beside("_aggregate", ".csv"), statistics.aggregates_table(aggregates, precise=True)
-        )
         write_csv(beside("_profile", ".csv"), statistics.profiles_table(aggregates))
-    told = "".join(f"- {literal(note)}\n" for note in notes)
-    write_text(
-        output.with_suffix(".md"), "\n".join([*map(markdown, tables), *filter(None, [told])])
-    )
-    write_csv(
-        output.with_suffix(".csv"), statistics.results_table(results, axis, threshold, precise=True)
-    )
+    for addition, table in tables(precise=True):  # all digits, for other programs
+        write_csv(beside(addition, ".csv"), table)
     write_csv(beside(f"_{axis}", ".csv"), statistics.curves_table(results, axis))
-    if comparisons:
-        pairs = statistics.comparisons_table(comparisons, precise=True)
-        write_csv(beside("_improvement", ".csv"), pairs)
+    told = "".join(f"- {literal(note)}\n" for note in notes)
+    write_text(beside("", ".md"), "\n".join([*map(markdown, shown), *filter(None, [told])]))
     print(f"\nwritten to {output}{', '.join([*endings, '.csv', '.md'])}")
 
 
