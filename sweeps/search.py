@@ -31,6 +31,7 @@ from sweeps.jobs import Job, Jobs, State
 from utils.errors import UserError, escape
 from utils.given_settings import Override, given_by_file, load_config
 from utils.run_folder import SETTINGS
+from utils.seeding import derived_seed
 from utils.settings import Config, Values, all_settings, checked, installed
 
 SEARCHES, JOURNAL = Path("searches"), "journal.log"
@@ -188,8 +189,7 @@ class Search(Jobs):
 
     def _ask(self) -> optuna.Trial:
         # A seed for each trial: a search that goes on would draw its first values again.
-        words = np.random.SeedSequence((self.options.seed, len(self.study.trials)))
-        seed = int(words.generate_state(1)[0])
+        seed = derived_seed(self.options.seed, len(self.study.trials))
         self.study.sampler = SAMPLERS[self.options.sampler](seed=seed)
         return self.study.ask({**self.space.ranges})
 
