@@ -238,7 +238,7 @@ def n_step(quick: bool, device: str = "cpu") -> Iterator[Pair]:
     )
 
 
-def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[EllmDQN, FrameSteps]:
+def our_n_step(size: FrameSize, device: str = "cpu") -> Iterator[Work]:
     seed_everything(0)
     frozen: Any = KnownSentences(device)
     image = Box(0, 255, (1, size.side, size.side), np.uint8)
@@ -255,11 +255,7 @@ def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[EllmDQN, FrameStep
     not_done = torch.rand(size.n_samples, 3) < 0.99
     rewards = torch.rand(size.n_samples, 3)
     steps = FrameSteps(*seen, *(each.to(device) for each in (actions, rewards, not_done)))
-    return EllmDQN(config.part(NStepDqnSettings), agent), steps
-
-
-def our_n_step(size: FrameSize, device: str = "cpu") -> Iterator[Work]:
-    learner, steps = fresh_ellm(size, device)
+    learner = EllmDQN(config.part(NStepDqnSettings), agent)
 
     def update() -> None:
         learner.learn(steps)
