@@ -140,7 +140,7 @@ def read_run(folder: Path, metric: str, axis: str) -> RunRecord:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return what run.json says of a given environment, the user's code and the program, by name.
+    """Return the facts in run.json about a given environment, the user's code and the program.
 
     A fact that has changed when the run was resumed has its values one after the other.
     """
@@ -361,7 +361,7 @@ def group_runs(
 def check_panels(
     groups: Sequence[Group], named: Sequence[str], ignore: Sequence[str], notes: list[str]
 ) -> list[str]:
-    """Return what differs between the agents of a panel, and note it, where several read it.
+    """Return and note the settings and facts in which the agents of a panel differ.
 
     `named` are the settings that agents and panels are named after.
 

@@ -365,7 +365,7 @@ def summary_table(cells: Sequence[Cell]) -> run_data.Table:
 
 
 def appendix_table(cells: Sequence[Cell]) -> run_data.Table:
-    """Return the tasks whose runs are too short to tell anything, with the hours of whole ones."""
+    """Return the tasks with too short runs to tell anything, and the hours of whole ones."""
     heading = "task", "steps", "steps to take", "hours a run", "published"
     rows: list[Sequence[object]] = [heading]
     for task, n_steps, own in _rows(cells):

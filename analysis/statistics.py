@@ -133,7 +133,7 @@ def difference_over_tasks(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarra
 
 
 def verdict(found: Estimate, counts: float) -> str:
-    """Return what an interval says of a difference, where less than `counts` is none."""
+    """Judge a difference by its interval; a difference below `counts` is none."""
     if found.low is None or found.high is None:
         return "inconclusive"
     if found.low > counts:

@@ -1,4 +1,4 @@
-"""A search of settings by Optuna, whose trials are runs of a sweep.
+"""A search of settings by Optuna; each trial is a run of a sweep.
 
 {"model": "LSTM", "learning_rate": {"low": 1e-5, "high": 1e-3, "log": true},
  "memory_layers": {"low": 1, "high": 3}, "lr_decay": {"choices": ["none", "linear"]}}

@@ -271,7 +271,7 @@ def load_saved(file: Path | BinaryIO) -> Any:
 
 
 def load_tensors(file: BinaryIO) -> Any:
-    """Return what `save_tensors` has written from here to the file's end.
+    """Return the value that `save_tensors` has written from here to the file's end.
 
     Raises:
         ValueError: it holds other things than data, or takes far more memory than the file: packed,

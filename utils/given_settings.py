@@ -82,7 +82,7 @@ class Override(NamedTuple):
 
 
 def options_as_settings(words: Iterable[str]) -> str:
-    """Return what to type in the place of options that no program has, such as --model LSTM."""
+    """Return the settings to type in the place of unknown options, such as --model LSTM."""
     found: list[list[str]] = []
     for word in words:
         if word.startswith("--"):
@@ -209,7 +209,7 @@ def own_classes(overrides: Iterable[str], *below: Values) -> Values:
 
 
 def with_defaults(stored: Values, chosen: Values = NOTHING) -> dict[str, Any]:
-    """Return stored settings with what was done before later ones; `chosen` imports its agent."""
+    """Return stored settings, completed by later ones' `older`; `chosen` imports its agent."""
     older = {name: each.metadata["older"] for name, each in all_settings(chosen).items()}
     return {**older, **stored}
 

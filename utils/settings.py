@@ -520,7 +520,7 @@ def own_choices(chosen: Values) -> dict[str, str]:
 
 
 def networks_of(config: Config) -> str:
-    """Return the learner of ours whose networks the configured one trains, perhaps itself."""
+    """Return the learner of ours that names the networks of the configured one."""
     return _networks(config.algorithm)
 
 
@@ -549,7 +549,7 @@ def settings_index(chosen: Values = NOTHING) -> SettingsIndex:
 
 
 def needless(config: Config, names: Iterable[str]) -> list[str]:
-    """Return a line for each of some settings that has a value, where what it needs has none."""
+    """Return a line for each of some settings that has a value although its `needs` has none."""
     values = config.as_dict()
     declarations = all_settings(values)
     facts = {name: declarations[name].metadata for name in names}
@@ -613,7 +613,7 @@ def _known_as(setting: str, name: Any) -> str | None:
 
 
 def _networks(algorithm: str) -> str:
-    """Return the learner of ours whose networks a learner trains; ours train their own."""
+    """Return the learner of ours that names a learner's networks; ours name their own."""
     if not is_named(algorithm):
         return algorithm
     networks: str = installed().registries["algorithm"].find(algorithm).networks
