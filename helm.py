@@ -38,13 +38,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from analysis.run_data import (
-    OutOfOrder,
-    read_columns,
-    read_facts,
-    read_settings_of,
-    run_folders,
-)
+from analysis.run_data import OutOfOrder, read_columns, read_facts, read_settings_of, run_folders
 from envs import EnvLike, given
 from main import resume_run, start_run
 from models.agent import Agent

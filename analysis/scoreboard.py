@@ -20,13 +20,7 @@ import numpy as np
 
 from analysis import run_data
 from analysis.figures import DARK, INK, MAP, QUIET, AnalysisResult, new_figure, style
-from analysis.statistics import (
-    Estimate,
-    difference,
-    difference_over_tasks,
-    estimate,
-    verdict,
-)
+from analysis.statistics import Estimate, difference, difference_over_tasks, estimate, verdict
 from models import AGENTS as MODELS
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import UserError, escape

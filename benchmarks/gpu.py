@@ -22,13 +22,7 @@ if __name__ == "__main__":
 import torch
 
 from benchmarks import measuring, training, updates
-from benchmarks.language_models import (
-    MINILM,
-    TINY,
-    WITHOUT_VOCABULARY,
-    full_step,
-    random_model,
-)
+from benchmarks.language_models import MINILM, TINY, WITHOUT_VOCABULARY, full_step, random_model
 from benchmarks.measuring import Pair, Version, Work, in_own_process, in_words, measure
 from models.language.load import load_language_model
 from models.language.transformer import LayerStack

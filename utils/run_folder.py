@@ -31,13 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from utils.errors import ROOT, UserError, cli_command, one_line, received
-from utils.files import (
-    atomic_write,
-    backup_copy,
-    check_plain,
-    folder_name,
-    open_of_run,
-)
+from utils.files import atomic_write, backup_copy, check_plain, folder_name, open_of_run
 from utils.given_settings import config_from_dict, read_json_object, with_defaults
 from utils.settings import (
     Config,
