@@ -52,8 +52,8 @@ def benchmark(argv: Sequence[str] | None) -> None:
             found.append(measuring.compare(pair, arguments.threads, arguments.quick))
             table.row(*found[-1].values())
     if arguments.json:
-        content = {"machine": machine, "quick": arguments.quick}
-        write_json(arguments.json, content | {"parts": found})
+        content = {"machine": machine, "quick": arguments.quick, "parts": found}
+        write_json(arguments.json, content)
 
 
 def pairs(name: str, quick: bool) -> Iterator[Pair]:
