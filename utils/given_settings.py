@@ -135,7 +135,7 @@ def load_config(
     return config
 
 
-def config_from_dict(values: Any, source: str) -> Config:
+def config_from_dict(values: object, source: str) -> Config:
     """Return the settings stored in a checkpoint or a run folder; those that came later may lack.
 
     An agent of the user's own is imported: utils/run_folder.py decides first whether it may be.
@@ -342,7 +342,7 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _check_depth(values: Any) -> None:
+def _check_depth(values: object) -> None:
     level, depth = [values], 0
     while level := [each for each in level if isinstance(each, dict | list)]:
         level = [

@@ -221,7 +221,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_settings(
-    folder: Path, config: Config, recorded: Any, where: str, to_go_on: bool = False
+    folder: Path, config: Config, recorded: object, where: str, to_go_on: bool = False
 ) -> None:
     """Raise UserError where a setting with an effect was changed in config.json since the start.
 
@@ -576,7 +576,7 @@ def _tell_edited(setting: str, module: str, place: Path, _sha256: str) -> None:
     )
 
 
-def _own_modules(values: Any, folder: Path) -> dict[str, Any] | None:
+def _own_modules(values: object, folder: Path) -> dict[str, Any] | None:
     """Return the code of a run in the user's list; None where it is not there as it is here."""
     description = description_of(folder)
     file = _file_in_list(description)

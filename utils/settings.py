@@ -54,7 +54,7 @@ def setting(  # noqa: PLR0913  a keyword for each fact
     high: float | None = None,
     choices: tuple[str, ...] | None = None,
     has_effect: bool = True,
-    safe: tuple[Any, ...] | None = None,
+    safe: tuple[object, ...] | None = None,
     typed: bool = False,
     older: Any = None,
     needs: str | None = None,
@@ -101,7 +101,7 @@ class Settings:
             raise TypeError(f"no settings of {kind.__name__}: {', '.join(sorted(missing))} lack")
         return cast("AnyPart", self)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         if unknown := changes.keys() - vars(self).keys():
             raise TypeError(f"no such settings: {', '.join(sorted(unknown))}")
         changed = copy.copy(self)
@@ -242,7 +242,7 @@ def from_text(declaration: Declaration | None, text: str) -> Any:
         return text
 
 
-def checked(declaration: Declaration, value: Any) -> Any:
+def checked(declaration: Declaration, value: object) -> Any:
     name, limits = declaration.name, declaration.metadata
     value = _as_type(declaration, value)
     if limits["choices"] and isinstance(value, str) and value not in limits["choices"]:
@@ -274,7 +274,7 @@ def with_text(declaration: Declaration) -> str:
     return f"; read with {needs}" if needs else ""
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     try:
         return shortened(json.dumps(value))
     except (TypeError, ValueError, RecursionError):
@@ -528,7 +528,7 @@ def settings_without_effect(chosen: Values = NOTHING) -> set[str]:
     return {name for name, each in all_settings(chosen).items() if not each.metadata["has_effect"]}
 
 
-def outside_settings() -> dict[str, Callable[[Any], bool]]:
+def outside_settings() -> dict[str, Callable[[object], bool]]:
     return {
         name: functools.partial(_leads_outside, each.metadata["safe"])
         for name, each in all_settings().items()
@@ -577,14 +577,14 @@ def settings_of_env(config: Config) -> set[str]:
 _declared = functools.cache(declared)
 
 
-def _leads_outside(safe: tuple[Any, ...], value: Any) -> bool:
+def _leads_outside(safe: tuple[object, ...], value: object) -> bool:
     """Return whether a value is not safe; of a dictionary, whether a text in it may be a place.
 
     A text with a colon may name a module, or be an address.
     """
     if not isinstance(value, dict):
         return value not in safe
-    parts: list[Any] = [value]
+    parts: list[object] = [value]
     for part in parts:  # the list grows meanwhile: nested values come last
         if isinstance(part, dict):
             parts += [*part, *part.values()]
@@ -608,7 +608,7 @@ def _tables(chosen: Values) -> dict[str, dict[str, tuple[type[Part], ...]]]:
     return tables
 
 
-def _known_as(setting: str, name: Any) -> str | None:
+def _known_as(setting: str, name: object) -> str | None:
     return installed().registries[setting].known_as(name) if isinstance(name, str) else None
 
 
