@@ -19,7 +19,7 @@ from analysis.run_data import aligned
 from utils.command_line import Parser, add_trust, add_var, run_program, whole_number
 from utils.errors import UserError, escape, one_line
 from utils.files import check_file, check_writable, folder_name
-from utils.hub import HubError, check_repository_name, hub_snapshot
+from utils.hub import hub_snapshot
 from utils.loggers import FILE as METRICS
 from utils.run_folder import DESCRIPTION, PUBLISHED, SETTINGS, write_json
 from utils.seeding import N_HELD_OUT, N_TOGETHER, evaluation_seed, seed_everything
@@ -184,7 +184,8 @@ def episode_name(result: Path, number: int) -> str:
 
 def changes(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
     names = {text.partition("=")[0] for text in arguments.var}
-    return {name: getattr(config, name) for name in sorted(names)}
+    values = config.as_dict()
+    return {name: values[name] for name in sorted(names)}
 
 
 def change_name(changed: Mapping[str, object]) -> str:
@@ -248,20 +249,16 @@ def local_place(text: str) -> Path:
         return Path(text)
     from trainers.checkpoint import load_checkpoint
 
-    repository, _, revision = text.removeprefix(HUB).partition("@")
-    try:
-        check_repository_name(repository)
-        snapshot = hub_snapshot(repository, revision or None, FILES, anew=False)
-        folder = DOWNLOADS / repository / snapshot.name[:SHOWN]
-        if folder.exists():
-            return folder
-        if (snapshot / PUBLISHED).is_file():
-            try:
-                load_checkpoint(snapshot / PUBLISHED)
-            except UserError:  # perhaps only the download is damaged: fetch it once more
-                snapshot = hub_snapshot(repository, revision or None, FILES, anew=True)
-    except HubError as error:
-        raise UserError(f"{text}: {error}") from None
+    place = text.removeprefix(HUB)
+    snapshot = hub_snapshot(place, FILES)
+    folder = DOWNLOADS / place.partition("@")[0] / snapshot.name[:SHOWN]
+    if folder.exists():
+        return folder
+    if (snapshot / PUBLISHED).is_file():
+        try:
+            load_checkpoint(snapshot / PUBLISHED)
+        except UserError:  # perhaps only the download is damaged: fetch it once more
+            snapshot = hub_snapshot(place, FILES, anew=True)
     if not (snapshot / PUBLISHED).is_file():
         raise UserError(f"{text}: the repository has no {PUBLISHED}, so it is no run of publish.py")
     load_checkpoint(snapshot / PUBLISHED)

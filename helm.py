@@ -38,13 +38,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from analysis.run_data import (
-    OutOfOrder,
-    read_columns,
-    read_facts,
-    read_settings_of,
-    run_folders,
-)
+from analysis.run_data import OutOfOrder, read_columns, read_facts, read_settings_of, run_folders
 from envs import EnvLike, given
 from main import resume_run, start_run
 from models.agent import Agent
@@ -59,7 +53,7 @@ from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.seeding import N_HELD_OUT, evaluation_seed, seed_everything, streams_kept
-from utils.settings import NOTHING, Config, shown
+from utils.settings import NOTHING, Config, Values, shown
 from utils.user_modules import give_back_programs
 
 give_back_programs()
@@ -80,7 +74,7 @@ __all__ = [
 
 
 def train(
-    settings: Mapping[str, Any],
+    settings: Values,
     env: EnvLike | str | None = None,
     agent: type[Agent] | None = None,
     run_id: str | None = None,
@@ -104,10 +98,8 @@ def train(
         UserError: a line for each mistake in the arguments; nothing has been written.
     """
     if not isinstance(settings, Mapping):
-        raise UserError(
-            f"settings: {shown(str(settings))} is no dictionary. Write one, such as "
-            "{'model': 'LSTM'}; of a file: json.loads(Path(FILE).read_text())"
-        )
+        found = shown(str(settings))
+        raise UserError(f"settings: {found} is no dictionary. Write one: {{'model': 'LSTM'}}")
     values = dict(settings)
     for name, part in (("env", env), ("model", agent), ("algorithm", learner)):
         if part is not None and name in values:
@@ -213,7 +205,7 @@ def evaluate(
     run: str | Path,
     seeds: Iterable[int],
     env: EnvLike | None = None,
-    settings: Mapping[str, Any] = NOTHING,
+    settings: Values = NOTHING,
     greedy: bool = False,
     device: str = "auto",
     trust: bool = False,
@@ -366,7 +358,7 @@ def _restored(
     device: str,
     trust: bool,
     drawn: bool = False,
-    settings: Mapping[str, Any] = NOTHING,
+    settings: Values = NOTHING,
 ) -> Iterator[tuple[Config, Agent, VectorEnv]]:
     path = find_checkpoint(Path(run), "run")
     checkpoint = load_checkpoint(path)
@@ -379,7 +371,7 @@ def _restored(
         yield config, restored_agent(config, played_in, checkpoint, path), played_in
 
 
-def _as_texts(settings: Mapping[str, Any]) -> list[str]:
+def _as_texts(settings: Values) -> list[str]:
     """Return settings as on a command line."""
     return [
         f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
@@ -390,10 +382,8 @@ def _as_texts(settings: Mapping[str, Any]) -> list[str]:
 def _name_of(argument: str, kind: type) -> str:
     module = kind.__module__
     if module == "__main__":  # a script: its file is the module
-        file = getattr(sys.modules[module], "__file__", None)
+        file = vars(sys.modules[module]).get("__file__")
         if file is None:
-            raise UserError(
-                f"{argument}: {kind.__name__} is not in a file. Save it in one for eval.py"
-            )
+            raise UserError(f"{argument}: {kind.__name__} is in no file. Save it in one")
         module = Path(file).stem
     return f"{module}:{kind.__qualname__}"

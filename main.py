@@ -174,10 +174,7 @@ def build_run(
     with open_env(share, share.seed) as env:
         if asked.choose_episodes:
             if ranks.size > 1:
-                raise UserError(
-                    "callbacks: before_episode is for one process. Leave torchrun out, or the "
-                    "callback"
-                )
+                raise UserError("callbacks: before_episode is for one process. Leave torchrun out")
             choose_episodes(env, asked.before_episode)
         # The agent: encoder, memory and heads. All ranks begin with the same parameters, since
         # from then on only gradients are averaged.

@@ -22,29 +22,17 @@ from typing import Any
 
 import eval as evaluation
 from analysis.figures import Labels, draw, save_figure
-from analysis.run_data import (
-    group_runs,
-    literal,
-    markdown,
-    read_evaluation,
-    read_runs,
-)
+from analysis.run_data import group_runs, literal, markdown, read_evaluation, read_runs
 from analysis.statistics import summarize
 from eval import CARD, CURVE, HUB
 from rewards.suggesters.answer_cache import AnswerCache
-from trainers.checkpoint import (
-    BEST,
-    LAST,
-    find_checkpoint,
-    load_checkpoint,
-    save_published,
-)
+from trainers.checkpoint import BEST, LAST, find_checkpoint, load_checkpoint, save_published
 from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import RunError, UserError, cli_command, escape, one_line
 from utils.files import check_writable, open_of_run, write_text
-from utils.hub import HubError, check_logged_in, check_repository_name, upload
+from utils.hub import check_access, upload
 from utils.loggers import FILE as METRICS
-from utils.loggers import RETURN, check_size
+from utils.loggers import RETURN
 from utils.run_folder import (
     DESCRIPTION,
     PUBLISHED,
@@ -52,10 +40,9 @@ from utils.run_folder import (
     check_settings,
     description_of,
     load_run_config,
-    stored_config,
     write_json,
 )
-from utils.settings import Config
+from utils.settings import Config, Values
 from utils.user_modules import is_environment_package, named_modules
 
 ANSWERS = "answers.sqlite"
@@ -66,11 +53,9 @@ EVALUATION |= {"n_episodes": int, "seed": int, "env_steps": int}
 LIBRARY, TASK = "helm", "reinforcement-learning"
 # A path that leads out of the working folder, at the start or after an equals sign or a quote.
 PLACE = re.compile(r"""(^|[="'])((?:~|\.\.|/)[^"']*)""")
-PUBLIC = {
-    *("command", "started", "finished", "python", "packages", "hardware", "weights"),
-    *("git_commit", "git_dirty", "source_sha256"),
-    *("resumed", "env_steps", "time", "exact", "differences"),
-}
+PUBLIC = {"command", "started", "finished", "python", "packages", "hardware", "weights"}
+PUBLIC |= {"git_commit", "git_dirty", "source_sha256"}
+PUBLIC |= {"resumed", "env_steps", "time", "exact", "differences"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,31 +64,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def publish(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
-    path = checkpoint_path(arguments)
+    run, output, repository = arguments.run, arguments.folder, arguments.repository
+    # All that can be wrong is found before episodes are played.
+    config = load_run_config(run, arguments.trust)
+    path = find_checkpoint(run, "RUN")
+    if arguments.checkpoint is not None:
+        path = run / CHECKPOINTS[arguments.checkpoint]
     checkpoint = load_checkpoint(path)
+    settings = checkpoint["config"]
+    check_settings(run, config, settings, "the checkpoint")
     answers = None
     if arguments.answers is not None:
         answers = AnswerCache(arguments.answers, "--answers", read_only=True)
-    if arguments.folder is None:
-        try:
-            check_repository_name(arguments.repository)
-            check_logged_in()
-        except HubError as error:
-            raise UserError(f"{arguments.repository}: {error}") from None
+    if output is None:
+        check_access(repository)
     else:
-        check_writable(arguments.folder, "--folder")
-        if arguments.folder.exists() and any(arguments.folder.iterdir()):
-            raise UserError(f"--folder {arguments.folder}: not empty. Name a new or empty folder")
-    settings = checkpoint["config"]
+        check_writable(output, "--folder")
+        if output.exists() and any(output.iterdir()):
+            raise UserError(f"--folder {output}: not empty. Name a new or empty folder")
     public = redact_paths(settings)
     for name in settings:
         if public[name] != settings[name]:
             told = f"{name} is published as '{public[name]}': others play with --var {name}=PLACE"
             print(one_line(told))
-    stored = stored_config(settings, str(path), path.parent, arguments.trust)
-    here = load_run_config(arguments.run, arguments.trust)
-    check_settings(arguments.run, here, settings, "the checkpoint")
-    config = stored.replace(**public)
     played = evaluations(path, checkpoint["env_steps"])
     if not played:  # a card without a score says nothing about the agent
         words = ["--ckpt-path", str(path), "--n-episodes", str(arguments.n_episodes)]
@@ -111,29 +94,24 @@ def publish(argv: Sequence[str] | None) -> None:
         evaluation.play(path, evaluation.parse_arguments(words))
         played = evaluations(path, checkpoint["env_steps"])
     with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.folder or Path(temporary)
+        folder = output or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if answers is not None:  # one closed file, without those that SQLite keeps beside it
             try:
                 answers.connection.execute("VACUUM INTO ?", (str(folder / ANSWERS),))
             except sqlite3.Error as error:
                 raise RunError(f"{folder / ANSWERS}: cannot be written ({error})") from None
-        write_published(folder, arguments, config, checkpoint | {"config": public}, played)
-        if arguments.folder is not None:
-            print(f"written to {folder}: {', '.join(sorted(os.listdir(folder)))}")
+        place = f"{HUB}{repository}" if repository else "THIS_FOLDER"
+        config = config.replace(**public)
+        write_published(folder, run, config, checkpoint | {"config": public}, played, place)
+        if output is not None:
+            print(f"written to {output}: {', '.join(sorted(os.listdir(output)))}")
             return
         message = f"{config.model} on {config.env} after {checkpoint['env_steps']:,} steps"
-        try:
-            address = upload(
-                folder, arguments.repository, message, arguments.private, arguments.revision
-            )
-        except HubError as error:
-            raise UserError(f"{arguments.repository}: {error}") from None
+        address = upload(folder, repository, message, arguments.private, arguments.revision)
     print(f"published at {address}")
     at = f"@{arguments.revision}" if arguments.revision else ""
-    print(
-        f"play it: {shlex.join(cli_command('eval.py'))} --ckpt-path {HUB}{arguments.repository}{at}"
-    )
+    print(f"play it: {shlex.join(cli_command('eval.py'))} --ckpt-path {HUB}{repository}{at}")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -162,23 +140,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def checkpoint_path(arguments: argparse.Namespace) -> Path:
-    found = find_checkpoint(arguments.run, "RUN")
-    if found == arguments.run:
-        raise UserError(
-            f"RUN {found}: a file. Name the run's folder, and --checkpoint best or last"
-        )
-    if not (arguments.run / SETTINGS).is_file():
-        raise UserError(f"RUN {arguments.run}: not a run folder, it has no {SETTINGS}")
-    check_size(arguments.run / METRICS)
-    if arguments.checkpoint is None:
-        return found
-    path = arguments.run / CHECKPOINTS[arguments.checkpoint]
-    if not path.is_file():
-        raise UserError(f"--checkpoint {arguments.checkpoint}: there is no {path}")
-    return path
-
-
 def evaluations(checkpoint: Path, env_steps: int) -> list[dict[str, Any]]:
     """Return eval.py's results for a checkpoint in its own environment, most episodes first.
 
@@ -195,16 +156,17 @@ def evaluations(checkpoint: Path, env_steps: int) -> list[dict[str, Any]]:
 
 def write_published(
     folder: Path,
-    arguments: argparse.Namespace,
+    run: Path,
     config: Config,
     checkpoint: dict[str, Any],
     played: list[dict[str, Any]],
+    place: str,
 ) -> None:
     """Write the published files into an existing folder.
 
-    `config` and the checkpoint's settings are without places of this machine.
+    `config` and the checkpoint's settings are without places of this machine; `place` is how
+    eval.py names the agent.
     """
-    run = arguments.run
     save_published(folder / PUBLISHED, checkpoint)
     write_json(folder / SETTINGS, checkpoint["config"])
     description = public_description(description_of(run))
@@ -215,14 +177,11 @@ def write_published(
             open(folder / METRICS, "xb") as copy,
         ):
             shutil.copyfileobj(theirs, copy)
-    has_curve = True
-    try:
+    with contextlib.suppress(UserError):  # no metrics, or no episode has ended
         runs = read_runs([run], RETURN, "steps", [])
         results = [summarize(group, "mean", None) for group in group_runs(runs, ["model"], [])]
         save_figure(draw(results, [], Labels(RETURN, "steps", "mean")), folder / CURVE)
-    except UserError:  # no metrics, or no episode has ended
-        has_curve = False
-    place = f"{HUB}{arguments.repository}" if arguments.repository else "THIS_FOLDER"
+    has_curve = (folder / CURVE).exists()
     text = card(config, checkpoint, description, played, place, has_curve)
     write_text(folder / CARD, text)
 
@@ -238,7 +197,7 @@ def redact_paths(value: Any) -> Any:
     return value
 
 
-def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
+def public_description(description: Values) -> dict[str, Any]:
     kept = {name: value for name, value in description.items() if name in PUBLIC}
     match kept.get("resumed"):
         case [*entries] if all(isinstance(entry, dict) for entry in entries):
@@ -248,8 +207,8 @@ def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def card(
     config: Config,
-    checkpoint: Mapping[str, Any],
-    description: Mapping[str, Any],
+    checkpoint: Values,
+    description: Values,
     played: Sequence[dict[str, Any]],
     place: str,
     has_curve: bool,

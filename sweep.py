@@ -12,6 +12,7 @@ import utils.starting  # noqa: F401
 
 # isort: split
 import argparse
+import json
 import os
 import re
 import shlex
@@ -32,6 +33,8 @@ from utils.loggers import RETURN
 from utils.run_folder import EXPERIMENTS, SETTINGS, locked
 from utils.settings import Config
 
+# The seeds of the published experiments (arXiv:2205.12258).
+PAPER_SEEDS = Path(grid.__file__).with_name("paper_seeds.json")
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000
 Check = Callable[[Config], None]
 
@@ -107,10 +110,8 @@ def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, chec
 
 def check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.+-]{0,79}", name):
-        raise UserError(
-            f"--name {name}: the name of a search is one folder name of up to 80 letters, "
-            "digits and = . + -, beginning with a letter or digit"
-        )
+        allowed = "one folder name of up to 80 letters, digits and = . + -"
+        raise UserError(f"--name {name}: no name of a search. Choose {allowed}")
 
 
 def raise_interrupted(stopped_by: signal.Signals | None, argv: Sequence[str] | None) -> None:
@@ -183,7 +184,7 @@ def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
 
 def seeds(text: str) -> tuple[int, ...]:
     if text == "paper":
-        return grid.PAPER_SEEDS
+        return tuple(json.loads(PAPER_SEEDS.read_text()))
     return tuple(range(whole_number(1, MOST_SEEDS)(text)))
 
 
@@ -228,10 +229,8 @@ def check_room(arguments: argparse.Namespace) -> None:
     cores, n_gpus = len(os.sched_getaffinity(0)), torch.cuda.device_count()
     fits = arguments.cpus <= cores and arguments.gpus <= n_gpus
     if not (arguments.address or fits):
-        raise UserError(
-            f"--cpus {arguments.cpus} --gpus {arguments.gpus:g}: this machine has {cores} cores "
-            f"and {n_gpus} GPUs"
-        )
+        asked = f"--cpus {arguments.cpus} --gpus {arguments.gpus:g}"
+        raise UserError(f"{asked}: this machine has {cores} cores and {n_gpus} GPUs")
 
 
 def cost(jobs: Sequence[Job]) -> str:

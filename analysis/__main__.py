@@ -4,12 +4,12 @@ import utils.starting  # noqa: F401
 
 # isort: split
 import argparse
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analysis import goals, lengths
 from analysis.figures import AnalysisResult
 from analysis.run_data import aligned
 from analysis.statistics import BETAS, MOST_WORDS, PROBED
@@ -40,83 +40,54 @@ python -m analysis check my_agents:MyMemory
 """
 
 
-# What brings PyTorch is imported in the functions: --help waits for nothing.
+class Analysis(NamedTuple):
+    """An analysis; its function is imported when it is chosen, and so --help waits for nothing."""
+
+    text: str
+    place: str  # module:function
+    arguments: Callable[[argparse.Namespace], tuple[Any, ...]]
 
 
-def distances(asked: argparse.Namespace) -> AnalysisResult:
-    from analysis.memory import analyse_distances
-
-    return analyse_distances(source(asked), asked.beta)
-
-
-def words(asked: argparse.Namespace) -> AnalysisResult:
-    from analysis.memory import analyse_words
-
-    return analyse_words(source(asked), asked.most)
-
-
-def attention(asked: argparse.Namespace) -> AnalysisResult:
-    from analysis.memory import analyse_attention
-
-    return analyse_attention(source(asked))
-
-
-def layers(asked: argparse.Namespace) -> AnalysisResult:
-    from analysis.memory import analyse_layers
-
-    return analyse_layers(source(asked))
-
-
-def scoreboard(asked: argparse.Namespace) -> AnalysisResult:
-    from analysis.scoreboard import analyse
-
-    return analyse(asked.runs)
-
-
-def probe(asked: argparse.Namespace) -> AnalysisResult:
-    from analysis.probe import analyse
-
-    return analyse(
-        asked.runs,
-        asked.n_episodes,
-        asked.random_share,
-        asked.seed,
-        asked.trust,
-    )
-
-
-ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], AnalysisResult]]] = {
-    "distances": (
+ANALYSES = {
+    "distances": Analysis(
         "distances between observations beside those between their tokens, for several beta",
-        distances,
+        "analysis.memory:analyse_distances",
+        lambda asked: (source(asked), asked.beta),
     ),
-    "words": (
+    "words": Analysis(
         "the words of a task's observations by frequency (SHELM)",
-        words,
+        "analysis.memory:analyse_words",
+        lambda asked: (source(asked), asked.most),
     ),
-    "attention": (
+    "attention": Analysis(
         "which past steps each layer looks at, and those the value depends on (saliency)",
-        attention,
+        "analysis.memory:analyse_attention",
+        lambda asked: (source(asked),),
     ),
-    "layers": (
+    "layers": Analysis(
         "how alike hidden states are between layers and between steps: which layers matter",
-        layers,
+        "analysis.memory:analyse_layers",
+        lambda asked: (source(asked),),
     ),
-    "lengths": (
+    "lengths": Analysis(
         "score against length, over runs: how far agents remember (T-Maze and the like)",
-        lambda asked: lengths.analyse(asked.runs, asked.by.split(",")),
+        "analysis.lengths:analyse",
+        lambda asked: (asked.runs, asked.by.split(",")),
     ),
-    "goals": (
+    "goals": Analysis(
         "achievements and goals over runs: numbers, quality of suggestions, costs",
-        lambda asked: goals.analyse(asked.runs, asked.by.split(",")),
+        "analysis.goals:analyse",
+        lambda asked: (asked.runs, asked.by.split(",")),
     ),
-    "scoreboard": (
+    "scoreboard": Analysis(
         "agents by tasks that isolate memory, over runs: scores between chance and the best",
-        scoreboard,
+        "analysis.scoreboard:analyse",
+        lambda asked: (asked.runs,),
     ),
-    "probe": (
+    "probe": Analysis(
         "read cues from hidden states k steps after they were shown: in memory? used?",
-        probe,
+        "analysis.probe:analyse",
+        lambda asked: (asked.runs, asked.n_episodes, asked.random_share, asked.seed, asked.trust),
     ),
 }
 EPISODES = {"distances": 5, "words": 5, "attention": 1, "layers": 1}  # to play
@@ -133,8 +104,10 @@ def analyse(argv: Sequence[str] | None) -> None:
         check(arguments)
         return
     check_writable(arguments.output, "--output")
-    _, findings = ANALYSES[arguments.analysis]
-    files = findings(arguments).save(arguments.output, arguments.analysis)
+    chosen = ANALYSES[arguments.analysis]
+    analysed: Callable[..., AnalysisResult] = pkgutil.resolve_name(chosen.place)
+    result = analysed(*chosen.arguments(arguments))
+    files = result.save(arguments.output, arguments.analysis)
     print(f"\nwritten to {', '.join(map(str, files))}")
 
 
@@ -183,7 +156,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     }
     parser = Parser(prog="python -m analysis", description=__doc__, **options)
     commands = parser.add_subparsers(dest="analysis", metavar="ANALYSIS", required=True)
-    for name, (text, _) in ANALYSES.items():
+    for name, (text, *_) in ANALYSES.items():
         command = commands.add_parser(name, help=text, description=f"Show {text}.", **options)
         if name in EPISODES:
             add_source(command, EPISODES[name])

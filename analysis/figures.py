@@ -37,44 +37,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, FigureBase
 
-INK, QUIET, RULE = "#24292f", "#57606a", "#e3e6ea"
+INK, QUIET = "#24292f", "#57606a"
 # Okabe and Ito's palette, ordered so that neighbours differ in lightness too; without its yellow,
 # which is hard to see on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
 MAP = "viridis"
 DASHED: dict[str, Any] = {"color": QUIET, "linewidth": 0.9, "linestyle": (0, (4, 3))}
-POINTS = 10.0
-SETTINGS: dict[Any, Any] = {
-    "font.size": POINTS,
-    "font.family": "sans-serif",
-    "text.color": INK,
-    "text.parse_math": False,  # names are shown as they are
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": QUIET,
-    "axes.labelsize": 9.5,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.titlepad": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "grid.color": RULE,
-    "grid.linewidth": 0.8,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "xtick.major.size": 3,
-    "ytick.major.size": 0,
-    "lines.linewidth": 2,
-    "lines.solid_capstyle": "round",
-    "legend.frameon": False,
-    "savefig.dpi": 160,
-    "svg.hashsalt": "helm",  # the same numbers give the same file
-    "pdf.fonttype": 42,  # TrueType, which journals ask for
-}
+POINTS = 10.0  # of letters in the style
+STYLE = Path(__file__).with_suffix(".mplstyle")
 PICTURES, TEX = (".png", ".svg", ".pdf"), ".tex"
 AXIS_LABELS = {"steps": "environment steps", "seconds": "seconds of training"}
 METRIC_LABELS = {
@@ -131,10 +101,13 @@ def style(points: float = POINTS) -> Iterator[None]:
     """Draw in our style; other letters than the usual `points` make all of them so much larger."""
     import matplotlib as mpl
 
+    settings = mpl.rc_params_from_file(STYLE, use_default_template=False)
     sizes = {
-        key: each for key, each in SETTINGS.items() if re.search(r"font\.size|(el|le)size", key)
+        key: each * points / POINTS
+        for key, each in settings.items()
+        if re.search(r"font\.size|(el|le)size", key)
     }
-    with mpl.rc_context(SETTINGS | {key: each * points / POINTS for key, each in sizes.items()}):
+    with mpl.rc_context({**settings, **sizes}):
         yield
 
 
@@ -286,45 +259,38 @@ def draw_runs(
                 f"{short_number(last)} {axis}; interpolated, and averaged up to the first end"
             )
     results = [statistics.summarize(group, labels.statistic, threshold) for group in groups]
-    comparisons = statistics.compare(results)
-    tables = [statistics.results_table(results, axis, threshold)]
-    if comparisons:
-        tables.append(statistics.comparisons_table(comparisons))
-    if aggregates := statistics.aggregate(results):
-        tables.append(statistics.aggregates_table(aggregates))
-    print("\n\n".join([*notes, *map(aligned, tables)]))
+    comparisons, aggregates = statistics.compare(results), statistics.aggregate(results)
+
+    def tables(precise: bool) -> Iterator[tuple[str, Table]]:
+        """Yield the addition to a file's name, and the table in it."""
+        yield "", statistics.results_table(results, axis, threshold, precise)
+        if comparisons:
+            yield "_improvement", statistics.comparisons_table(comparisons, precise)
+        if aggregates:
+            yield "_aggregate", statistics.aggregates_table(aggregates, precise)
 
     def beside(addition: str, ending: str) -> Path:
         return output.with_name(f"{output.name}{addition}{ending}")
 
+    shown = [table for _, table in tables(precise=False)]
+    print("\n\n".join([*notes, *map(aligned, shown)]))
     endings = list(dict.fromkeys([*endings, picture.suffix]))
     pictures = [ending for ending in endings if ending in PICTURES]
-    save_figure(
-        draw(results, comparisons, labels, caption), *(beside("", each) for each in pictures)
-    )
+    figure = draw(results, comparisons, labels, caption)
+    save_figure(figure, *(beside("", each) for each in pictures))
     if TEX in endings:
         comment = "".join(f"% {note}\n" for note in notes)
-        final = statistics.results_table(results, axis, threshold)
-        write_text(beside("_table", TEX), comment + tabular(final))
+        write_text(beside("_table", TEX), comment + tabular(shown[0]))
         write_text(beside("", TEX), comment + pgfplots(results, labels))
     if aggregates:
         every = draw_aggregates(aggregates)
         save_figure(every, *(beside("_aggregate", each) for each in pictures))
-        write_csv(
-            beside("_aggregate", ".csv"), statistics.aggregates_table(aggregates, precise=True)
-        )
         write_csv(beside("_profile", ".csv"), statistics.profiles_table(aggregates))
-    told = "".join(f"- {literal(note)}\n" for note in notes)
-    write_text(
-        output.with_suffix(".md"), "\n".join([*map(markdown, tables), *filter(None, [told])])
-    )
-    write_csv(
-        output.with_suffix(".csv"), statistics.results_table(results, axis, threshold, precise=True)
-    )
+    for addition, table in tables(precise=True):  # all digits, for other programs
+        write_csv(beside(addition, ".csv"), table)
     write_csv(beside(f"_{axis}", ".csv"), statistics.curves_table(results, axis))
-    if comparisons:
-        pairs = statistics.comparisons_table(comparisons, precise=True)
-        write_csv(beside("_improvement", ".csv"), pairs)
+    told = "".join(f"- {literal(note)}\n" for note in notes)
+    write_text(beside("", ".md"), "\n".join([*map(markdown, shown), *filter(None, [told])]))
     print(f"\nwritten to {output}{', '.join([*endings, '.csv', '.md'])}")
 
 

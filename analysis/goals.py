@@ -89,10 +89,8 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> figures.AnalysisResul
     folders = run_data.run_folders(*paths)
     for folder in folders:
         if not any(name.startswith(FAMILIES) for name in run_data.read_rows(folder / FILE)[0]):
-            raise UserError(
-                f"{escape(str(folder))}: it has logged no achievements and no goals. Name runs "
-                "in Crafter, or with suggester or single_task"
-            )
+            place = escape(str(folder))
+            raise UserError(f"{place}: no achievements and no goals. Name runs that have some")
     groups = run_data.group_runs(
         [run_data.read_run(each, STEPS, "steps") for each in folders], keys, left_out
     )
@@ -141,12 +139,10 @@ def summary(told: Iterable[GoalRow]) -> run_data.Table:
         good = [
             f"{one.quality[name].whole[0]:.1%}" if name in one.quality else "" for name in EVENTS
         ]
-        rows.append((
-            *(one.name, one.environment, one.n_runs, f"{last:,.0f}"),
-            *(_final(one.curves, name, "{:.2f}") for name in CURVES),
-            *good,
-            *(_final(one.curves, name, "{:,.0f}") for name in costs),
-        ))  # fmt: skip
+        scores = [_final(one.curves, name, "{:.2f}") for name in CURVES]
+        spent = [_final(one.curves, name, "{:,.0f}") for name in costs]
+        place = one.name, one.environment, one.n_runs, f"{last:,.0f}"
+        rows.append((*place, *scores, *good, *spent))
     columns = [column for column in zip(*rows, strict=True) if any(map(str, column[1:]))]
     return [list(row) for row in zip(*columns, strict=True)]
 
@@ -180,10 +176,7 @@ def _told(group: run_data.Group, keys: Sequence[str], colour: str) -> GoalRow:
     )
     if not (told.curves or told.rates or told.quality):
         folders = ", ".join(str(run.folder) for run in group.runs)
-        raise UserError(
-            f"{escape(folders)}: its metrics of goals have no value yet (they have one when an "
-            "episode has ended). Wait, or name other runs"
-        )
+        raise UserError(f"{escape(folders)}: no episode has ended yet. Wait, or name other runs")
     return told
 
 

@@ -8,7 +8,7 @@ only where the context is shorter than the horizon is a memory tested that is mo
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from analysis.statistics import Estimate, estimate
 from utils.errors import UserError, escape
 from utils.loggers import FILE
 from utils.run_folder import SETTINGS
-from utils.settings import shown
+from utils.settings import Values, shown
 from utils.user_modules import is_named
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def curve(folder: Path, metric: str) -> run_data.RunRecord:
     return run_data.read_run(folder, f"rollout/{metric}", "steps")
 
 
-def context_of(settings: Mapping[str, Any]) -> str:
+def context_of(settings: Values) -> str:
     """Return how many steps back an agent was trained to see: a number, or "any".
 
     A GPT sees `mem_len` steps, a language model `mem_len` tokens, and stacked layers reach further
@@ -209,9 +209,8 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[run_data.RunRecord]
     settings = run_data.read_settings_of(folder)
     place, environment = escape(str(folder)), settings.get("env")
     if environment not in TASKS:
-        raise UserError(
-            f"{place}: env is {shown(environment)}, and lengths are compared in {', '.join(TASKS)}"
-        )
+        allowed = ", ".join(TASKS)
+        raise UserError(f"{place}: env is {shown(environment)}. Name runs in {allowed}")
     run_data.checked_settings(settings, str(folder / SETTINGS), n_steps=int, length=int)
     wanted = settings["n_steps"]
     run = curve(folder, TASKS[environment].metric)

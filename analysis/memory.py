@@ -162,9 +162,7 @@ def analyse_words(source: "Source", most: int = MOST_WORDS) -> figures.AnalysisR
         language = source.agent.frozen_memory
         read = [] if language is None else [language.read(each) for each in source.inputs]
         if any(each.words is None for each in read) or not read:
-            raise UserError(
-                f"words: {source.config.model} retrieves none. Name a run or episodes of SHELM"
-            )
+            raise UserError(f"words: {source.config.model} retrieves none. Name a run of SHELM")
         counts = count_words(language.explain(each)["words"] for each in read)
     table = word_table(counts)
     return figures.AnalysisResult(draw_words(counts, most), table[: most + 1], table)

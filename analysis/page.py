@@ -235,13 +235,8 @@ def looking_back(attention: np.ndarray) -> np.ndarray:
 def packed_within(arrays: Sequence[np.ndarray], max_bytes: float) -> tuple[list[Packed], int]:
     """Pack uint8 arrays in `max_bytes`, rounded to a step as small as fits; return it, too."""
     for step in COARSENESS:
-        blobs, room = [], max_bytes if step < COARSENESS[-1] else math.inf
-        for array in arrays:
-            blobs.append(zlib.compress(rounded(array, step).tobytes(), 6))
-            room -= len(blobs[-1])
-            if room < 0:  # no need to pack the others
-                break
-        else:
+        blobs = [zlib.compress(rounded(array, step).tobytes(), 6) for array in arrays]
+        if sum(map(len, blobs)) <= max_bytes:
             break
     pairs = zip(blobs, arrays, strict=True)
     return [_packed_bytes(blob, array) for blob, array in pairs], step

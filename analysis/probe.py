@@ -189,10 +189,8 @@ class Watched(Agent):
             told = percept.showing(agent.read(self.shown))
             steps.append(agent.act(told, own))
             if steps[-1].remembered is None:
-                raise UserError(
-                    f"{type(agent).__name__} does not return the output of its memory: add it to "
-                    "the Step of act as `remembered`"
-                )
+                name = type(agent).__name__
+                raise UserError(f"{name}: the Step of `act` lacks the memory's output `remembered`")
         self.states = [cast(torch.Tensor, step.remembered) for step in steps]
         is_random = self.rng.random(percept.n_envs) < self.random_share
         if self.reader.action_shape:
@@ -280,10 +278,7 @@ def lines_of(source: Source, place: Path, random_share: float, progress: tqdm) -
     for n, suffix in enumerate(("", UNTRAINED)):
         readings = read_out([steps[f"states{n}"] for steps in episodes], cues, seed)
         if not readings:
-            raise UserError(
-                f"{place}: the same was shown in all episodes, or too few show anything. Play more "
-                "by --n-episodes"
-            )
+            raise UserError(f"{place}: too few cues, or all the same. Play more by --n-episodes")
         score = None if suffix else float(np.mean(scores))
         agent, run = escape(f"{config.model}{suffix}"), escape(str(place))
         lines.append(Line(name, agent, run, score, chance, horizon, readings))
@@ -456,10 +451,8 @@ def signal(states: States) -> float:
 
 
 def _summary(lines: Iterable[Line]) -> Iterator[Sequence[object]]:
-    yield (
-        *("task", "agent", "run", "k", "accuracy", "low", "high", "chance", "signal"),
-        *("in memory up to", "score", "verdict"),
-    )
+    heading = ("task", "agent", "run", "k", "accuracy", "low", "high", "chance", "signal")
+    yield (*heading, "in memory up to", "score", "verdict")
     for line in lines:
         reading = line.decisive
         values = (f"{value:.3f}" for value in reading[2:6])

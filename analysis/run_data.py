@@ -4,13 +4,12 @@ import csv
 import hashlib
 import html
 import io
-import itertools
 import json
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +21,7 @@ from utils.given_settings import NAMED_BY_ALL, read_json_object, with_defaults
 from utils.loggers import FILE, RETURN, STEPS, check_size
 from utils.run_folder import ENVIRONMENT, SETTINGS, description_of, init_checkpoint
 from utils.settings import (
+    Values,
     all_settings,
     own_choices,
     settings_index,
@@ -39,17 +39,6 @@ CODE, PROGRAM = "code", "program"
 RECORDED = (f"{ENVIRONMENT}.", f"{CODE}.", f"{PROGRAM}.")
 ONLY_TOLD = (f"{PROGRAM}.", f"{ENVIRONMENT}.{PACKAGE}.")
 SHOWN = 12  # characters of a sha256
-# Columns under their names in runs of the version before; `plot.py --metric` takes these, too.
-RENAMED = {
-    "time/fps": "time/steps_per_second",
-    "train/reward_mean": "train/n_step_return_mean",
-    "yes_no/n_needed": "yes_no/n_lookups",
-}
-GRADES = ("context_insensitive", "common_sense_insensitive", "impossible")
-for event, (earlier, grade) in itertools.product(
-    ("suggested", "rewarded"), zip(("poorly_timed", "bad", "nonsense"), GRADES, strict=True)
-):
-    RENAMED[f"goals/{event}_{earlier}"] = f"goals/{event}_{grade}"
 TRAINER = "main.py"
 LARGEST = float(np.finfo(np.float32).max)  # of a return; sums of larger ones overflow
 MOST_TOLD = 100  # signs of a value in a name
@@ -111,9 +100,7 @@ def run_folders(*paths: Path) -> list[Path]:
         if not below and os.path.isdir(path):
             below = sorted(file.parent for file in path.rglob(FILE))
         if not below:
-            raise UserError(
-                f"{path}: neither a run folder nor a folder of run folders (experiments/...)"
-            )
+            raise UserError(f"{path}: neither a run folder nor a folder of run folders")
         found |= {folder.resolve(): folder for folder in below}
     return list(found.values())
 
@@ -138,7 +125,6 @@ def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[
 def read_run(folder: Path, metric: str, axis: str) -> RunRecord:
     settings = read_settings_of(folder, model=str, env=str, seed=int)
     rows = read_rows(folder / FILE)
-    metric = RENAMED.get(metric, metric)
     columns = [AXES[axis], metric]
     for column in columns:
         if column not in rows[0]:
@@ -154,7 +140,7 @@ def read_run(folder: Path, metric: str, axis: str) -> RunRecord:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return what run.json says of a given environment, the user's code and the program, by name.
+    """Return the facts in run.json about a given environment, the user's code and the program.
 
     A fact that has changed when the run was resumed has its values one after the other.
     """
@@ -173,7 +159,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     }
 
 
-def _facts_in(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _facts_in(part: Values) -> Iterator[tuple[str, Any]]:
     """Yield names and values; of a received run.json anything may be of another type."""
     given, modules, packages = (
         each if isinstance(each, dict) else {}
@@ -215,7 +201,6 @@ def read_rows(path: Path, writer: str = TRAINER) -> list[dict[str, str]]:
         raise UserError(f"{path}: not a table of {writer} ({error})") from None
     if not rows:
         raise UserError(f"{path} has no rows yet")
-    rows = [{RENAMED.get(name, name): cell for name, cell in row.items()} for row in rows]
     if any(None in row for row in rows):  # DictReader's key for cells beyond the last column
         raise UserError(f"{path}: not a table of {writer} (a row is too long)")
     return rows
@@ -376,7 +361,7 @@ def group_runs(
 def check_panels(
     groups: Sequence[Group], named: Sequence[str], ignore: Sequence[str], notes: list[str]
 ) -> list[str]:
-    """Return what differs between the agents of a panel, and note it, where several read it.
+    """Return and note the settings and facts in which the agents of a panel differ.
 
     `named` are the settings that agents and panels are named after.
 
@@ -482,7 +467,7 @@ def _differing(
     return found
 
 
-def _is_seed(value: object, settings: Mapping[str, Any]) -> bool:
+def _is_seed(value: object, settings: Values) -> bool:
     seed, values = settings["seed"], value if isinstance(value, list) else [value]
     return values == [*range(seed, seed + len(values))] and all(
         type(each) is int for each in values

@@ -20,19 +20,13 @@ import numpy as np
 
 from analysis import run_data
 from analysis.figures import DARK, INK, MAP, QUIET, AnalysisResult, new_figure, style
-from analysis.statistics import (
-    Estimate,
-    difference,
-    difference_over_tasks,
-    estimate,
-    verdict,
-)
+from analysis.statistics import Estimate, difference, difference_over_tasks, estimate, verdict
 from models import AGENTS as MODELS
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import UserError, escape
 from utils.loggers import FILE
 from utils.run_folder import init_checkpoint, is_finished
-from utils.settings import settings_index, settings_without_effect
+from utils.settings import Values, settings_index, settings_without_effect
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +108,7 @@ class Task:
         full = {**self.settings, "observability": "full"}
         return replace(self, name=f"{self.name}, twin", settings=full)
 
-    def plays(self, settings: Mapping[str, Any]) -> bool:
+    def plays(self, settings: Values) -> bool:
         return all(settings.get(key) == value for key, value in self.settings.items())
 
     def normalised(self, scores: np.ndarray) -> np.ndarray:
@@ -140,7 +134,7 @@ class AgentKind(NamedTuple):
     def blind(self, task: Task) -> str:
         return "" if task.env.startswith(self.sees) else f"{self.sees.strip('-')} only"
 
-    def is_of(self, settings: Mapping[str, Any]) -> bool:
+    def is_of(self, settings: Values) -> bool:
         name = settings.get("model")
         if not isinstance(name, str):
             return False
@@ -182,7 +176,7 @@ class Entry(NamedTuple):
     folder: Path
     task: Task
     agent: AgentKind
-    settings: Mapping[str, Any]
+    settings: Values
     result: Result | None = None
 
     @property
@@ -236,20 +230,26 @@ class Row(NamedTuple):
     cells: Sequence[Cell]
 
 
-class LeftOut:
-    """Why runs do not count: in lines, and in a word or two by task and agent."""
+class LeftOut(NamedTuple):
+    """A run that does not count.
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.reasons: dict[tuple[str, str], str] = {}
+    `why` may end in a detail in brackets, which an empty cell leaves out. `place` is None where the
+    run belongs to no cell.
+    """
 
-    def add(self, why: str, entries: Sequence[Entry | Path]) -> None:
-        folders = [each if isinstance(each, Path) else each.folder for each in entries]
-        if folders:
-            named = ", ".join(escape(str(folder)) for folder in folders[:MOST_NAMED])
-            n_more = len(folders) - MOST_NAMED
-            more = f" and {n_more} more" if n_more > 0 else ""
-            self.lines.append(f"left out, {why}: {named}{more}")
+    why: str
+    folder: Path
+    place: tuple[str, str] | None = None
+
+
+def told_of(left_out: Iterable[LeftOut]) -> str:
+    """Return one line: how many runs are left out, why, and the first of them."""
+    parts = []
+    for why, runs in run_data.grouped(left_out, lambda run: run.why).items():
+        named = ", ".join(escape(str(run.folder)) for run in runs[:MOST_NAMED])
+        more = ", ..." if len(runs) > MOST_NAMED else ""
+        parts.append(f"{why}: {len(runs)} ({named}{more})")
+    return f"left out: {'; '.join(parts)}"
 
 
 def analyse(paths: Iterable[Path]) -> AnalysisResult:
@@ -258,7 +258,7 @@ def analyse(paths: Iterable[Path]) -> AnalysisResult:
     Raises:
         UserError: a folder is not a run's, a table not the scoreboard's, or no run counts.
     """
-    left_out = LeftOut()
+    left_out: list[LeftOut] = []
     cells = read_cells(paths, left_out)
     table = scores_table(cells)
     run = dict.fromkeys(cell.task for cell in cells if cell.runs)
@@ -269,12 +269,12 @@ def analyse(paths: Iterable[Path]) -> AnalysisResult:
         parts[1:1] = [run_data.markdown(summary), f"{NOTE_OF_SUMMARY}\n"]
     if len(short := appendix_table(cells)) > 1:
         parts[1:1] = [run_data.markdown(short), f"{NOTE_OF_APPENDIX}\n"]
-    if left_out.lines:
-        parts.append("\n".join(f"- {line}" for line in left_out.lines) + "\n")
+    if left_out:
+        parts.append(f"{told_of(left_out)}\n")
     return AnalysisResult(_draw(cells), table, _numbers(cells), page="\n".join(parts))
 
 
-def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
+def read_cells(paths: Iterable[Path], left_out: list[LeftOut]) -> list[Cell]:
     """Return every agent in every task, task by task, and in every twin that was trained in.
 
     Args:
@@ -286,8 +286,9 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
     places = run_data.grouped(entries, lambda entry: entry.place)
     runs = {place: _of_one_kind(own, left_out) for place, own in places.items()}
     if not any(runs.values()):
-        told = "; ".join(left_out.lines)
+        told = told_of(left_out)
         raise UserError(f"{told}. No run is left to show; configs/Scoreboard trains some")
+    reasons = {run.place: run.why.partition(" (")[0] for run in left_out}
     cells = []
     twins = {run.task for own in runs.values() for run in own}.difference(TASKS)
     for task in (*TASKS, *(twin for twin in TWINS.values() if twin in twins)):
@@ -299,7 +300,7 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
                 mean = estimate(task.normalised(scores), "mean")
                 cells.append(Cell(task, agent, "", own, results, mean))
             else:
-                reason = agent.blind(task) or left_out.reasons.get(place, "not run")
+                reason = agent.blind(task) or reasons.get(place, "not run")
                 cells.append(Cell(task, agent, reason))
     return cells
 
@@ -358,7 +359,7 @@ def summary_table(cells: Sequence[Cell]) -> run_data.Table:
 
 
 def appendix_table(cells: Sequence[Cell]) -> run_data.Table:
-    """Return the tasks whose runs are too short to tell anything, with the hours of whole ones."""
+    """Return the tasks with too short runs to tell anything, and the hours of whole ones."""
     heading = "task", "steps", "steps to take", "hours a run", "published"
     rows: list[Sequence[object]] = [heading]
     for task, n_steps, own in _rows(cells):
@@ -467,7 +468,7 @@ def _text(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
+def _entries(paths: Iterable[Path], left_out: list[LeftOut]) -> list[Entry]:
     paths, entries = list(paths), []
     tables = [path for path in paths if path.suffix == ".csv" and path.is_file()]
     found: list[tuple[Path, dict[str, Any], Result | None]] = [
@@ -476,31 +477,30 @@ def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
     ]
     for table in tables:
         found += _kept(table)
-    others: dict[str, list[Path]] = {
-        "not finished": [],
-        "begun with another run's parameters": [],
-        "no episode ended": [],
-        "of no task and agent of the ladder": [],
-    }
-    unfinished, pretrained, silent, foreign = others.values()
     for folder, settings, result in found:
         task = next((task for task in (*TASKS, *TWINS.values()) if task.plays(settings)), None)
         agent = next((agent for agent in AGENTS if agent.is_of(settings)), None)
         if task is None or agent is None or agent.blind(task):
-            foreign.append(folder)
-        elif result is None and not is_finished(folder):
-            unfinished.append(folder)
-            left_out.reasons[task.name, agent.name] = "not finished"
-        elif result is None and init_checkpoint(folder) is not None:
-            pretrained.append(folder)
-        elif result is None and score_of(run_data.read_columns(folder), task.metric) is None:
-            silent.append(folder)
-            left_out.reasons[task.name, agent.name] = "no episode ended"
+            left_out.append(LeftOut("of no task and agent of the ladder", folder))
+            continue
+        entry = Entry(folder, task, agent, settings, result)
+        if why := _why_not(entry):
+            left_out.append(LeftOut(why, folder, entry.place))
         else:
-            entries.append(Entry(folder, task, agent, settings, result))
-    for why, folders in others.items():
-        left_out.add(why, folders)
+            entries.append(entry)
     return entries
+
+
+def _why_not(entry: Entry) -> str:
+    """Return why a run does not count, "" where it does."""
+    if entry.result is not None:
+        return ""
+    if not is_finished(entry.folder):
+        return "not finished"
+    if init_checkpoint(entry.folder) is not None:
+        return "begun with another run's parameters"
+    columns = run_data.read_columns(entry.folder)
+    return "no episode ended" if score_of(columns, entry.task.metric) is None else ""
 
 
 def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
@@ -521,27 +521,25 @@ def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
         yield Path(row["run"]), run_data.checked_settings(settings, where, **KINDS), result
 
 
-def _at_equal_steps(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
+def _at_equal_steps(entries: Sequence[Entry], left_out: list[LeftOut]) -> list[Entry]:
     kept: list[Entry] = []
-    for task, own in run_data.grouped(entries, lambda entry: entry.task.name).items():
+    for own in run_data.grouped(entries, lambda entry: entry.task.name).values():
         by_steps = run_data.grouped(own, lambda entry: entry.n_steps)
         # Agents are counted, not runs: many seeds of one agent are no majority.
         n_agents = {n: len({entry.agent.name for entry in by_steps[n]}) for n in by_steps}
         least = own[0].task.least
         n_steps = max(by_steps, key=lambda n: (n >= least, n_agents[n], n))
         kept += by_steps.pop(n_steps)
-        others = [entry for others in by_steps.values() for entry in others]
-        left_out.reasons |= {entry.place: "other number of steps" for entry in others}
-        left_out.add(f"{task} is compared at {n_steps:,} steps", others)
+        others = itertools.chain.from_iterable(by_steps.values())
+        left_out += (LeftOut("other number of steps", each.folder, each.place) for each in others)
     return kept
 
 
-def _of_one_kind(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
+def _of_one_kind(entries: Sequence[Entry], left_out: list[LeftOut]) -> list[Entry]:
     """Return the runs of the settings that most seeds share, one of each seed; none at a tie.
 
     Of one seed's runs that of a folder counts before that of a table, the first by its name.
     """
-    place = " by ".join(entries[0].place)
     ordered = sorted(
         entries, key=lambda e: (e.settings["seed"], e.result is not None, str(e.folder))
     )
@@ -550,23 +548,19 @@ def _of_one_kind(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
     most = max(map(len, by_seed))
     chosen, *equal = [[own[0] for own in seeds.values()] for seeds in by_seed if len(seeds) == most]
     if equal:
-        left_out.reasons[entries[0].place] = "settings differ"
-        names = _differing([own[0].kind for own in (chosen, *equal)])
-        why = f"{place}: these differ in more than the seed ({names}), name those of one kind"
-        left_out.add(why, entries)
-        return []
-    # Everything left out is named with its reason, so that no run vanishes unseen.
-    folders, kind = {entry.folder for entry in chosen}, chosen[0].kind
-    others = [entry for entry in entries if entry.folder not in folders]
-    alike = [entry for entry in others if entry.kind == kind]
-    left_out.add(f"{place}: others have the same settings and seed", alike)
-    different = [entry for entry in others if entry.kind != kind]
-    names = _differing([kind, *(entry.kind for entry in different)])
-    left_out.add(f"{place}: more seeds were run with other settings ({names})", different)
+        chosen = []
+    # Everything left out is told with its reason, so that no run vanishes unseen.
+    folders = {entry.folder for entry in chosen}
+    names = _differing([entry.kind for entry in entries])
+    for entry in entries:
+        if entry.folder not in folders:
+            is_repeated = chosen and entry.kind == chosen[0].kind
+            why = "same settings and seed" if is_repeated else f"settings differ ({names})"
+            left_out.append(LeftOut(why, entry.folder, entry.place))
     return chosen
 
 
-def _differing(kinds: Sequence[Mapping[str, Any]]) -> str:
+def _differing(kinds: Sequence[Values]) -> str:
     names = dict.fromkeys(name for kind in kinds for name in kind)
     return ", ".join(n for n in names if any(kind.get(n) != kinds[0].get(n) for kind in kinds))
 

@@ -60,9 +60,7 @@ class Source:
             raise UserError(f"{others[1]}: a second run beside {others[0]}. Name one run")
         self.checkpoint = find_checkpoint(others[0], "SOURCE") if others else None
         if self.checkpoint and (settings or overrides):
-            raise UserError(
-                f"--config and --var are for an agent without checkpoint, not for {others[0]}"
-            )
+            raise UserError(f"--config, --var: not for {others[0]}, which has its own settings")
         seed_everything(seed)
 
     @property
@@ -93,10 +91,8 @@ class Source:
     def language(self) -> LanguageMemory:
         language = self.agent.frozen_memory
         if language is None:
-            raise UserError(
-                f"{self.config.model} has no language model. Name a run of HELM, HELMv2 or SHELM, "
-                "or none and --var model=HELM"
-            )
+            remedy = "Name a run of HELM, HELMv2 or SHELM, or none and --var model=HELM"
+            raise UserError(f"{self.config.model} has no language model. {remedy}")
         return language
 
     @cached_property
@@ -121,10 +117,8 @@ class Source:
         for arrays in self.episodes:
             text = arrays.get("text", np.empty((len(arrays["actions"]), 0)))
             if text.shape != (len(text), n_texts):
-                raise UserError(
-                    f"episodes: their texts are {_size(text.shape)}, and the agent's environment "
-                    f"shows {n_texts} a step. Name episodes of its environment"
-                )
+                found = f"texts of {_size(text.shape)}, where the agent reads {n_texts} a step"
+                raise UserError(f"episodes: {found}. Name episodes of its environment")
         return [recorded_input(self.agent, arrays) for arrays in self.episodes]
 
     def images(self, most: int) -> np.ndarray:
@@ -163,10 +157,7 @@ class Source:
             played = evaluate(player, env, self.n_episodes, seed=self.env_seed, in_detail=True)
             episodes = [recording.steps | recording.details for recording in played]
         if "observations" not in episodes[0]:
-            raise UserError(
-                f"{self.config.env}: it shows text alone, and images or numbers are analysed. "
-                "Choose another environment"
-            )
+            raise UserError(f"{self.config.env}: it shows text alone. Choose another environment")
         return episodes
 
 

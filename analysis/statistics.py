@@ -133,7 +133,7 @@ def difference_over_tasks(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarra
 
 
 def verdict(found: Estimate, counts: float) -> str:
-    """Return what an interval says of a difference, where less than `counts` is none."""
+    """Judge a difference by its interval; a difference below `counts` is none."""
     if found.low is None or found.high is None:
         return "inconclusive"
     if found.low > counts:
@@ -199,10 +199,8 @@ def on_common_axis(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> Curves
     # Beyond the shortest curve the mean would be of other runs than before.
     low, high = max(x[0] for x in xs), min(x[-1] for x in xs)
     if low > high:
-        raise UserError(
-            f"curves that do not meet: one ends at {high:,.0f} and another begins at {low:,.0f}, "
-            "so that they have no mean. Leave out the run that is too short, or tell them apart"
-        )
+        where = f"one ends at {high:,.0f}, another begins at {low:,.0f}"
+        raise UserError(f"curves that do not meet: {where}. Leave out the run that is too short")
     x = np.linspace(low, high, min(map(len, xs)))
     return Curves(x, np.stack([np.interp(x, *curve) for curve in zip(xs, ys, strict=True)]))
 

@@ -20,10 +20,8 @@ from utils.run_folder import write_json
 PARTS = {
     "transformer-xl": "benchmarks.language_models:transformer_xl",
     "minilm": "benchmarks.language_models:minilm",
-    "bfloat16": "benchmarks.language_models:bfloat16",
     "update": "benchmarks.updates:ppo",
     "off-policy": "benchmarks.updates:off_policy",
-    "memoryless": "benchmarks.updates:memoryless",
     "suggesting": "benchmarks.language_models:suggesting",
     "n-step": "benchmarks.updates:n_step",
 }
@@ -54,8 +52,8 @@ def benchmark(argv: Sequence[str] | None) -> None:
             found.append(measuring.compare(pair, arguments.threads, arguments.quick))
             table.row(*found[-1].values())
     if arguments.json:
-        content = {"machine": machine, "quick": arguments.quick}
-        write_json(arguments.json, content | {"parts": found})
+        content = {"machine": machine, "quick": arguments.quick, "parts": found}
+        write_json(arguments.json, content)
 
 
 def pairs(name: str, quick: bool) -> Iterator[Pair]:

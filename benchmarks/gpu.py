@@ -20,15 +20,12 @@ if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
 
 import torch
-import torch.distributed as dist
 
 from benchmarks import measuring, training, updates
-from benchmarks.language_models import full_step, random_model
+from benchmarks.language_models import MINILM, TINY, WITHOUT_VOCABULARY, full_step, random_model
 from benchmarks.measuring import Pair, Version, Work, in_own_process, in_words, measure
-from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY
 from models.language.load import load_language_model
 from models.language.transformer import LayerStack
-from trainers.ranks import Ranks
 from utils.command_line import Parser, run_program
 from utils.errors import UserError
 from utils.files import check_writable, write_text
@@ -153,36 +150,6 @@ def update_rows(pairs: Callable[[bool, str], Iterator[Pair]], tiny: bool) -> Ite
             yield Row(f"update, {pair.name}", pair.note, partial(timed, tiny, pair.ours))
 
 
-def ranks_rows(tiny: bool) -> Iterator[Row]:
-    name = f"gradients averaged by {'gloo' if tiny else 'NCCL'}, one rank"
-    version = partial(averaged_gradients, tiny)
-    yield Row(name, "gradients of ELLM", partial(timed, tiny, version))
-
-
-def averaged_gradients(tiny: bool) -> Iterator[Work]:
-    """Average gradients over one rank, by the calls that two ranks would make.
-
-    Raises:
-        RuntimeError: the mean over one rank is not the rank's own gradient.
-    """
-    given = (updates.TINY_FRAMES, "cpu") if tiny else (updates.FrameSize(), "cuda")
-    parameters: Any = updates.fresh_ellm(*given)[0].parameters
-    before = [torch.randn_like(parameter) for parameter in parameters]
-    for parameter, gradient in zip(parameters, before, strict=True):
-        parameter.grad = gradient.clone()
-    dist.init_process_group(
-        "gloo" if tiny else "nccl", store=dist.HashStore(), rank=0, world_size=1
-    )
-    try:
-        while True:
-            yield partial(Ranks(size=2).average_gradients, parameters)  # of one there is no mean
-            pairs = zip(parameters, before, strict=True)
-            if not all(torch.equal(parameter.grad, gradient) for parameter, gradient in pairs):
-                raise RuntimeError("the mean over one rank is not the rank's own gradient")
-    finally:
-        dist.destroy_process_group()
-
-
 def training_rows(tiny: bool) -> Iterator[Row]:
     n_steps, warm_up = (48, 16) if tiny else (20_480, 4096)
     settings = [*(TINY_RUN if tiny else ["device=cuda"]), f"n_steps={n_steps}"]
@@ -203,7 +170,6 @@ SUBJECTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "graph": graph_rows,
     "off-policy": partial(update_rows, updates.off_policy),
     "n-step": partial(update_rows, updates.n_step),
-    "ranks": ranks_rows,
     "training": training_rows,
 }
 

@@ -1,21 +1,20 @@
-"""Language models as memories and as suggesters, beside versions that read everything anew.
+"""Language models as memories and as suggesters; MiniLM beside one that reads everything anew.
 
 Transformer-XL has its published size, M=511, random weights and a tiny vocabulary, since a step
 never touches it.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from benchmarks.measuring import Pair, Work
-from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY, RandomTransformerXL, Size
 from models.language import LanguageModel
 from models.language.files import ModelFiles, find_model
 from models.language.generation import load_text_model
@@ -26,11 +25,94 @@ from rewards.settings import DEFAULT_MODEL
 from rewards.suggesters.language_model import BULLET, INSTRUCTION, bullet, question
 from rewards.suggesters.rules import TextState
 
+MINILM = "all-MiniLM-L6-v2"
 CHUNK = 64  # tokens read at a time before the clock starts
 BERT_MEM_LEN = 511
 SEEN = ("cow", "grass", "plant", "tree", "water")
 VERBS = ("mine", "eat", "attack", "chop", "drink", "place")
 PHRASES = [bullet(f"{verb} {thing}") for verb in VERBS for thing in SEEN]
+
+
+class Size(NamedTuple):
+    """The size of a Transformer-XL; the published layers by default.
+
+    Attributes:
+        clusters: Tokens and width of each part of its adaptive embedding, frequent ones first.
+    """
+
+    n_layer: int = 18
+    width: int = 1024
+    n_head: int = 16
+    inner: int = 4096
+    clusters: tuple[tuple[int, int], ...] = ((8, 1024),)
+
+    @property
+    def d_head(self) -> int:
+        return self.width // self.n_head
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(n_tokens for n_tokens, _ in self.clusters)
+
+
+CLUSTERS = ((20_000, 1024), (20_000, 256), (160_000, 64), (67_735, 16))
+WITHOUT_VOCABULARY = Size()
+PUBLISHED = Size(clusters=CLUSTERS)
+TINY = Size(n_layer=2, width=32, n_head=4, inner=48, clusters=((6, 32), (10, 8)))
+
+
+class RandomTransformerXL(ModelFiles):
+    def __init__(self, size: Size) -> None:
+        super().__init__(f"Transformer-XL of {size.n_layer} layers, random weights")
+        self.size = size
+
+    def config(self) -> dict[str, Any]:
+        size = self.size
+        sizes = {"n_layer": size.n_layer, "d_model": size.width, "n_head": size.n_head}
+        sizes |= {"d_head": size.d_head, "d_inner": size.inner, "vocab_size": size.n_tokens}
+        return {"model_type": "transfo-xl", **sizes, "clamp_len": 1000, "layer_norm_epsilon": 1e-5}
+
+    def weights(self) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        return {
+            name: torch.randn(shape, generator=generator) * 0.02 + name.endswith("norm.weight")
+            for name, shape in self._shapes().items()
+        }
+
+    def vocabulary(self) -> list[str]:
+        return [str(number) for number in range(self.size.n_tokens)]
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        size, width, inner = self.size, self.size.width, self.size.inner
+        layer: dict[str, tuple[int, ...]] = {
+            "dec_attn.r_w_bias": (size.n_head, size.d_head),
+            "dec_attn.r_r_bias": (size.n_head, size.d_head),
+            "dec_attn.qkv_net.weight": (3 * width, width),
+            "dec_attn.o_net.weight": (width, width),
+            "dec_attn.r_net.weight": (width, width),
+            "pos_ff.CoreNet.0.weight": (inner, width),
+            "pos_ff.CoreNet.0.bias": (inner,),
+            "pos_ff.CoreNet.3.weight": (width, inner),
+            "pos_ff.CoreNet.3.bias": (width,),
+        }
+        for part in ("dec_attn", "pos_ff"):
+            layer |= {f"{part}.layer_norm.{name}": (width,) for name in ("weight", "bias")}
+        layers = range(size.n_layer)
+        shapes = {f"layers.{n}.{name}": shape for n in layers for name, shape in layer.items()}
+        for number, (n_tokens, thin) in enumerate(size.clusters):
+            shapes[f"word_emb.emb_layers.{number}.weight"] = (n_tokens, thin)
+            shapes[f"word_emb.emb_projs.{number}"] = (width, thin)
+        return shapes
+
+
+def write_transformer_xl(folder: Path, size: Size = PUBLISHED) -> list[str]:
+    from safetensors.torch import save_file
+
+    model = RandomTransformerXL(size)
+    (folder / "config.json").write_text(json.dumps(model.config()))
+    (folder / "vocab.txt").write_text("\n".join(model.vocabulary()) + "\n")
+    save_file(model.weights(), folder / "model.safetensors")
+    return [f"language_model={folder}"]
 
 
 class Store(NamedTuple):
@@ -82,8 +164,9 @@ def transformer_xl(quick: bool) -> Iterator[Pair]:
     for store in (Store.full(n_envs, mem_len), Store.staggered(n_envs, episode)):
         yield Pair(
             f"Transformer-XL step, {store.name}",
-            partial(plain_transformer_xl, size, mem_len, store),
+            None,
             partial(stepping, partial(random_model, size, mem_len), store),
+            compared=0,
             note=f"{size.n_layer} layers, mem_len {mem_len}, {n_envs} environments",
         )
 
@@ -99,49 +182,12 @@ def minilm(quick: bool) -> Iterator[Pair]:
         )
 
 
-def bfloat16(quick: bool) -> Iterator[Pair]:
-    size, mem_len = (TINY, 12) if quick else (WITHOUT_VOCABULARY, 511)
-    store, n_steps = (Store.staggered(3, 6), 4) if quick else (Store.staggered(16, 100), 100)
-    loaders: dict[str, Callable[..., LanguageModel]] = {
-        "MiniLM": partial(load_language_model, MINILM, mem_len, None, "cpu"),
-        "Transformer-XL": partial(random_model, size, mem_len),
-    }
-    for name, load in loaders.items():
-        plain, ours = (
-            partial(stepping, partial(load, dtype), store)
-            for dtype in (torch.float32, torch.bfloat16)
-        )
-        row, note = f"{name} in bfloat16, {store.name}", "plain is ours in float32"
-        yield Pair(row, plain, ours, compared=n_steps, note=note)
+def suggesting(_quick: bool) -> Iterator[Pair]:
+    yield Pair(f"new scene, {len(PHRASES)} phrases", None, scores, compared=0, note=DEFAULT_MODEL)
 
 
-def suggesting(quick: bool) -> Iterator[Pair]:
-    plain, ours = partial(scores, True), partial(scores, False)
-    row, compared = f"new scene, {len(PHRASES)} phrases", 1 if quick else 3
-    yield Pair(row, plain, ours, compared=compared, note=DEFAULT_MODEL)
-
-
-def random_model(
-    size: Size, mem_len: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
-) -> TransformerXL:
-    return TransformerXL(RandomTransformerXL(size), mem_len).to(device).pack(dtype)
-
-
-def plain_transformer_xl(size: Size, mem_len: int, store: Store) -> Iterator[Work]:
-    model = PlainTransformerXL(RandomTransformerXL(size), mem_len)
-    episodes = zip(store.history(size.width), store.ages, strict=True)
-    begin = torch.ones(1, dtype=torch.bool)
-    empty = model.initial_memory(1)
-    states = [model.step(tokens[None, -age:], empty, begin)[1] for tokens, age in episodes]
-    slots = torch.cat(states, dim=1)
-
-    def read(tokens: Tensor, is_first: Tensor) -> Tensor:
-        nonlocal slots
-        hidden, slots = model.step(tokens, slots, is_first)
-        return hidden
-
-    for tokens, is_first in store.stream(size.width):
-        yield partial(read, tokens, is_first)
+def random_model(size: Size, mem_len: int, device: str = "cpu") -> TransformerXL:
+    return TransformerXL(RandomTransformerXL(size), mem_len).to(device).pack(torch.float32)
 
 
 def plain_minilm(store: Store) -> Iterator[Work]:
@@ -168,9 +214,8 @@ def plain_minilm(store: Store) -> Iterator[Work]:
         yield partial(read, tokens, is_first)
 
 
-def scores(plain: bool) -> Iterator[Work]:
-    name = DEFAULT_MODEL
-    model: Any = PlainTextModel(find_model(name)) if plain else load_text_model(name)
+def scores() -> Iterator[Work]:
+    model = load_text_model(DEFAULT_MODEL)
 
     def scored(prompt: str) -> Tensor:
         return torch.tensor(model.phrase_log_probabilities(prompt, PHRASES, INSTRUCTION))
@@ -188,96 +233,3 @@ def full_step(model: LanguageModel, n_envs: int) -> tuple[Work, KVCache]:
     is_first = torch.zeros(n_envs, dtype=torch.bool, device=model.device)
     tokens = torch.randn(n_envs, 1, model.width, device=model.device)
     return partial(model.step, tokens, memory, is_first), memory
-
-
-class PlainTransformerXL:
-    """Transformer-XL with the memory as the paper writes it: slots of layer inputs."""
-
-    def __init__(self, published: ModelFiles, mem_len: int) -> None:
-        self.config = published.config()
-        self.mem_len = mem_len
-        named = published.weights().items()
-        self.weights = {name.removeprefix("transformer."): tensor for name, tensor in named}
-
-    def initial_memory(self, n_envs: int) -> Tensor:
-        return torch.zeros(self.config["n_layer"], n_envs, self.mem_len, self.config["d_model"])
-
-    @torch.no_grad()
-    def step(self, tokens: Tensor, slots: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-        """Read tokens [N, K, D] and return the hidden state [N, D] and the new slots."""
-        slots[:, is_first] = 0
-        hidden = tokens
-        inputs = []
-        for layer in range(self.config["n_layer"]):
-            seen = torch.cat([slots[layer], hidden], dim=1)
-            inputs.append(seen[:, -self.mem_len :])
-            hidden = self._layer(layer, hidden, seen)
-        return hidden[:, -1], torch.stack(inputs)
-
-    def _layer(self, layer: int, hidden: Tensor, seen: Tensor) -> Tensor:
-        mixed = self._attention(layer, seen, hidden.shape[1])
-        mixed = mixed @ self._get(layer, "dec_attn.o_net").T
-        hidden = self._norm(layer, "dec_attn", hidden + mixed)
-        inner = functional.linear(hidden, *self._linear(layer, "pos_ff.CoreNet.0")).relu()
-        change = functional.linear(inner, *self._linear(layer, "pos_ff.CoreNet.3"))
-        return self._norm(layer, "pos_ff", hidden + change)
-
-    def _attention(self, layer: int, seen: Tensor, n_new: int) -> Tensor:
-        """Return the outputs of the heads of the last `n_new` of the seen tokens [N, M+K, D]."""
-        n_seen, n_head, width = seen.shape[1], self.config["n_head"], self.config["d_head"]
-        qkv = functional.linear(seen, self._get(layer, "dec_attn.qkv_net"))
-        queries, keys, values = qkv.unflatten(-1, (3, n_head, width)).unbind(2)
-        queries = queries[:, -n_new:]
-        waves = self._sinusoids(n_seen)
-        positions = functional.linear(waves, self._get(layer, "dec_attn.r_net"))
-        positions = positions.unflatten(-1, (n_head, width))
-        content = queries + self.weights[f"layers.{layer}.dec_attn.r_w_bias"]
-        placed = queries + self.weights[f"layers.{layer}.dec_attn.r_r_bias"]
-        scores = torch.einsum("nihd,njhd->nhij", content, keys)
-        # Distance of column j from new token i; all but the last M are masked.
-        distances = torch.arange(n_new)[:, None] + n_seen - n_new - torch.arange(n_seen)
-        by_distance = torch.einsum("nihd,mhd->nhim", placed, positions)
-        index = distances.clamp(0, n_seen - 1).expand_as(scores)
-        scores = (scores + by_distance.gather(-1, index)) / math.sqrt(width)
-        hidden_columns = (distances < 0) | (distances >= self.mem_len)
-        weights = scores.masked_fill(hidden_columns, -math.inf).softmax(-1)
-        return torch.einsum("nhij,njhd->nihd", weights, values).flatten(2)
-
-    def _sinusoids(self, n_distances: int) -> Tensor:
-        width = self.config["d_model"]
-        distances = torch.arange(float(n_distances)).clamp(max=self.config["clamp_len"])
-        angles = distances[:, None] / 10000 ** (torch.arange(0.0, width, 2) / width)
-        return torch.cat([angles.sin(), angles.cos()], dim=-1)
-
-    def _get(self, layer: int, name: str) -> Tensor:
-        return self.weights[f"layers.{layer}.{name}.weight"]
-
-    def _linear(self, layer: int, name: str) -> tuple[Tensor, Tensor]:
-        return self._get(layer, name), self.weights[f"layers.{layer}.{name}.bias"]
-
-    def _norm(self, layer: int, name: str, rows: Tensor) -> Tensor:
-        weight, bias = self._linear(layer, f"{name}.layer_norm")
-        epsilon = self.config["layer_norm_epsilon"]
-        return functional.layer_norm(rows, weight.shape, weight, bias, epsilon)
-
-
-class PlainTextModel:
-    def __init__(self, published: ModelFiles) -> None:
-        from transformers import AutoModelForCausalLM
-
-        folder = published.find("config.json").parent
-        self.published = published
-        self.model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
-
-    @torch.no_grad()
-    def phrase_log_probabilities(
-        self, prompt: str, phrases: Sequence[str], shared: str = ""
-    ) -> list[float]:
-        n_prompt = len(self.published.tokenize(prompt))
-        scores = []
-        for phrase in phrases:
-            ids = torch.tensor([self.published.tokenize(prompt + phrase)])
-            log_probs = self.model(input_ids=ids, use_cache=False).logits.log_softmax(-1)
-            told = log_probs[0, n_prompt - 1 : -1].gather(1, ids[0, n_prompt:, None])
-            scores.append(float(told.mean()))
-        return scores

@@ -64,7 +64,6 @@ class Pair(NamedTuple):
 
     Attributes:
         plain: The straightforward version; None where ours is measured alone.
-        steps: The steps in a piece of work; figures are for one of them.
         compared: The first pieces of work, whose results are compared.
         note: The size, and other remarks.
     """
@@ -72,13 +71,12 @@ class Pair(NamedTuple):
     name: str
     plain: Version | None
     ours: Version
-    steps: int = 1
     compared: int = 5
     note: str = ""
 
 
 def compare(pair: Pair, threads: int, quick: bool = False) -> dict[str, Any]:
-    """Measure both versions, plain first, each in a process of its own: milliseconds of a step.
+    """Measure both versions, plain first, each in a process of its own: milliseconds.
 
     `quick` stays in this process and does no more than is compared; the memory means nothing then.
     """
@@ -94,8 +92,8 @@ def compare(pair: Pair, threads: int, quick: bool = False) -> dict[str, Any]:
     ]
     return {
         "name": pair.name,
-        "plain_ms": None if plain is None else plain.ms / pair.steps,
-        "ours_ms": ours.ms / pair.steps,
+        "plain_ms": None if plain is None else plain.ms,
+        "ours_ms": ours.ms,
         "ratio": None if plain is None else plain.ms / ours.ms,
         "difference": max((math.inf if math.isnan(gap) else gap for gap in gaps), default=None),
         "plain_mb": None if plain is None else plain.peak_mb,

@@ -2,19 +2,11 @@
 
 Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N] [--var KEY=VALUE]
 
-       python -m benchmarks.training --memories 5 [--var KEY=VALUE]
-
 Each agent trains by the program's own trainer with the default settings on KeyCorridor, in a
-process of its own. stable-baselines3's learners, PPO beside CNN-PPO and sb3-contrib's RecurrentPPO
-in two variants beside Impala-PPO, are not profiled. On a GPU every part waits for the device, so
-that its time is its own: steps per second are then lower than with --no-shares.
-
-`--memories` trains the agents of all memories in one process, an update each in turns, beside one
-that has the same encoder and no memory. Its time is the processor's, so that other work on the
-machine matters little.
+process of its own. On a GPU every part waits for the device, so that its time is its own: steps
+per second are then lower than with --no-shares.
 """
 
-import importlib.util
 import itertools
 import sys
 import tempfile
@@ -23,11 +15,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from utils.starting import let_waiting_threads_sleep, number_of_threads
+from utils.starting import let_waiting_threads_sleep
 
 if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
@@ -36,18 +27,16 @@ import numpy as np
 import torch
 
 from benchmarks import measuring
+from benchmarks.language_models import write_transformer_xl
 from benchmarks.measuring import Table, in_own_process, peak_gpu_megabytes, peak_megabytes
-from benchmarks.random_models import write_clip, write_transformer_xl
 from main import build_run
 from models import AGENTS, PUBLISHED, agent_class
-from models.baselines import MemoryAgent
 from models.caching import ObservationCache
 from models.helm import LanguageMemoryAgent
-from models.memories import NoMemory
 from trainers.collector import Collector
 from trainers.ppo import PPO
 from trainers.ranks import Ranks
-from trainers.settings import PpoSettings, RunSettings
+from trainers.settings import RunSettings
 from trainers.train import Run
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
@@ -55,13 +44,7 @@ from utils.given_settings import load_config
 from utils.run_folder import DESCRIPTION, write_json
 
 MOST_STEPS = 10**9
-# Learners of stable-baselines3, and the agent that each is run beside.
-RIVALS = {"PPO": "CNN-PPO", "RecurrentPPO": "Impala-PPO", "RecurrentPPO-default": "Impala-PPO"}
-# Agents of random weights, and the function that writes them and returns the settings.
-RANDOM: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
-    "HELM+Transformer-XL": ("HELM", write_transformer_xl),
-    "SHELM+ViT-B-16": ("SHELM", write_clip),
-}
+PUBLISHED_SIZE = "HELM+Transformer-XL"  # HELM on a random model of the published size
 # CNN and LSTM go by their published names here.
 NAMES = (*PUBLISHED, *(name for name in AGENTS.places if name not in ("CNN", "LSTM")))
 
@@ -81,26 +64,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def benchmark(argv: Sequence[str] | None) -> None:
     parser = Parser(prog="python -m benchmarks.training", description=__doc__.split("\n")[0])
-    names = (*NAMES, *RANDOM, *RIVALS)
+    names = (*NAMES, PUBLISHED_SIZE)
     option = parser.add_argument
     option("--agents", nargs="+", metavar="NAME", default=list(NAMES), help=", ".join(names))
     option("--steps", type=whole_number(1, MOST_STEPS), default=20_000, help="of a run")
     warm_up = whole_number(0, MOST_STEPS)
     option("--warm-up", type=warm_up, default=4096, help="steps of a run before the steady ones")
     option("--var", metavar="KEY=VALUE", action="append", default=[], help="a setting, repeatable")
-    turns = whole_number(1, 1000)
-    option("--memories", type=turns, metavar="TURNS", help="compare the trained memories alone")
     option("--no-shares", action="store_true", help="measure steps per second alone")
     option("--json", type=Path, metavar="FILE", help="write the figures here, too")
     measuring.add_threads(parser)
     given = parser.parse_args(argv)
-    chosen = with_rivals(measuring.check_names("--agents", given.agents, names))
+    chosen = measuring.check_names("--agents", given.agents, names)
     machine = measuring.this_machine(given.threads)
     print(measuring.in_words(machine), flush=True)
-    if given.memories:
-        torch.set_num_threads(given.threads)
-        report_memories(given.var, given.memories)
-        return
     print(f"\nsteps per second, of {given.steps:,} and of those after {given.warm_up:,}")
     settings = [f"threads={given.threads}", *given.var, f"n_steps={given.steps}"]
     runs = report_runs(chosen, settings, given.warm_up, not given.no_shares)
@@ -108,11 +85,6 @@ def benchmark(argv: Sequence[str] | None) -> None:
     if given.json:
         content = {"machine": machine, "settings": settings, "warm_up": given.warm_up}
         write_json(given.json, content | {"runs": [run._asdict() for run in runs]})
-
-
-def with_rivals(names: Sequence[str]) -> list[str]:
-    beside = ((name, *(rival for rival in RIVALS if RIVALS[rival] == name)) for name in names)
-    return list(dict.fromkeys(itertools.chain.from_iterable(beside)))
 
 
 def report_runs(
@@ -146,18 +118,18 @@ def measured(
     shares: bool = False,
     seconds: float | None = None,
 ) -> Measured:
-    """Train an agent or a rival in a process of its own, its files being written by another.
+    """Train an agent in a process of its own.
 
     Raises:
         UserError: it cannot be trained so, or something it needs is missing.
         TimeoutError: it took more than `seconds`.
     """
-    model, write = RANDOM.get(name, (RIVALS.get(name, name), None))
-    trained = trained_rival if name in RIVALS else trained_agent
     with tempfile.TemporaryDirectory() as folder:
-        written = in_own_process(write, Path(folder), seconds=seconds) if write else []
-        given = [f"model={model}", *written, *settings]
-        return in_own_process(trained, name, given, warm_up, shares, seconds=seconds)
+        given = [f"model={name}", *settings]
+        if name == PUBLISHED_SIZE:  # written by another process: its memory is not the run's
+            written = in_own_process(write_transformer_xl, Path(folder), seconds=seconds)
+            given = ["model=HELM", *written, *settings]
+        return in_own_process(trained_agent, name, given, warm_up, shares, seconds=seconds)
 
 
 def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool) -> Measured:
@@ -204,74 +176,6 @@ def rate_after(moments: Sequence[tuple[float, float]], warm_up: int) -> float | 
         return None
     steps, seconds = counted[-1] - counted[0]
     return float(steps / seconds)
-
-
-def trained_rival(name: str, settings: Sequence[str], warm_up: int, _shares: bool) -> Measured:
-    if importlib.util.find_spec("sb3_contrib") is None:
-        raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
-    from benchmarks.rivals import rival
-
-    config = load_config(None, settings).part(PpoSettings)
-    torch.set_num_threads(number_of_threads(config.threads))
-    model = rival(name, config)
-    moments: list[tuple[int, float]] = []
-    begun = time.perf_counter()
-
-    def note(*_: object) -> bool:
-        moments.append((model.num_timesteps, time.perf_counter() - begun))
-        return True
-
-    model.learn(config.n_steps, callback=note)
-    rates = model.num_timesteps / (time.perf_counter() - begun), rate_after(moments, warm_up)
-    return Measured(name, *rates, peak_megabytes(), peak_gpu_megabytes(), {})
-
-
-class Memoryless(MemoryAgent):
-    memory_class = NoMemory
-    sequential = False
-
-
-def report_memories(settings: Sequence[str], n_turns: int) -> None:
-    names = {name: name for name in AGENTS.places if agent_class(name).memory_class is not None}
-    names["CNN"] = "benchmarks.training:Memoryless"
-    lengths = {f"T={n_steps} ms": n_steps for n_steps in (32, 128, 512)}
-    seconds = defaultdict[tuple[str, str], list[float]](list)
-    with ExitStack() as opened:
-        runs = {
-            name: opened.enter_context(opened_run([f"model={model}", *settings]))
-            for name, model in names.items()
-        }
-        for run in runs.values():
-            run.collector.begin(run.config.seed)
-        for name, run in itertools.islice(itertools.cycle(runs.items()), n_turns * len(runs)):
-            begun = time.process_time()
-            while not run.learner.update_due:
-                run.collector.step()
-            run.learner.update(0.0)
-            seconds[name, "all"].append(time.process_time() - begun)
-            for column, n_steps in lengths.items():
-                seconds[name, column].append(learned_sequences(run.learner.agent.memory, n_steps))
-    taken = {key: median(each) for key, each in seconds.items()}
-    print("\nsteps per second of the processor; forward and backward through 2,048 steps")
-    formats = dict.fromkeys(lengths, ">8.1f")
-    table = Table(memory="<8", all=">7,.0f", ratio=">5.2f", weights=">9,", **formats)
-    for name, run in runs.items():
-        memory: Any = run.learner.agent.memory
-        n_weights = sum(each.numel() for each in memory.parameters())
-        rate = run.env_steps / n_turns / taken[name, "all"]
-        ratio = taken["CNN", "all"] / taken[name, "all"]
-        times = [1e3 * taken[name, column] for column in lengths]
-        table.row("none" if name == "CNN" else name, rate, ratio, n_weights, *times)
-
-
-def learned_sequences(memory: Any, n_steps: int) -> float:
-    """Return the seconds of the processor for 2,048 steps in sequences as long as this."""
-    features = torch.randn(n_steps, 2048 // n_steps, memory.width, requires_grad=True)
-    starts = torch.zeros(features.shape[:2], dtype=torch.bool)
-    context = memory.context(memory.initial(features.shape[1]), ~starts[0])
-    begun = time.process_time()
-    memory.unroll(features, starts, context).sum().backward()
-    return time.process_time() - begun
 
 
 class Clock:

@@ -3,7 +3,7 @@
 Plain PPO is written as the equations read: every sample goes through all networks as floats, in
 PyTorch's default layout. Plain DQN and SAC are ours without oneDNN's linear layers. Both begin with
 the same weights and learn from the same steps. The difference is that of the parameters after the
-first update. EllmDQN is alone. SAC and TD3 without a memory learn beside stable-baselines3's.
+first update. EllmDQN is alone.
 
 HELM's language model has a single layer, since the update never runs it. DQN and SAC have the sizes
 of Ni et al. 2023 (arXiv:2307.03864) and 64 sequences of uniformly random actions; ELLM those of Du
@@ -26,10 +26,9 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.language_models import TINY, Size, write_transformer_xl
 from benchmarks.measuring import Pair, Work
-from benchmarks.random_models import TINY, Size, write_transformer_xl
 from benchmarks.training import opened_run
-from envs import make_vector_env
 from models.agent import SequenceBatch
 from models.ellm import Ellm
 from models.language import layers
@@ -70,17 +69,16 @@ def copied(network: nn.Module) -> Any:
 
 def ppo(quick: bool) -> Iterator[Pair]:
     size, n_steps = (TINY, 8) if quick else (WIDE, 128)
-    for name, all_differ in (("KeyCorridor", False), ("all images differ", True)):
-        yield Pair(
-            f"HELM update, {name}",
-            partial(plain_ppo, size, n_steps, all_differ),
-            partial(our_ppo, size, n_steps, all_differ),
-            compared=1,
-            note=f"{n_steps * N_ENVS:,} samples, D={size.width}",
-        )
+    yield Pair(
+        "HELM update, KeyCorridor",
+        partial(plain_ppo, size, n_steps),
+        partial(our_ppo, size, n_steps),
+        compared=1,
+        note=f"{n_steps * N_ENVS:,} samples, D={size.width}",
+    )
 
 
-def full_ppo(size: Size, n_steps: int, all_differ: bool) -> tuple[PPO, Any, Tensor]:
+def full_ppo(size: Size, n_steps: int) -> tuple[PPO, Any, Tensor]:
     settings = [f"n_rollout_steps={n_steps}", f"n_envs={N_ENVS}", "mem_len=16", "device=cpu"]
     with tempfile.TemporaryDirectory() as folder:
         settings += write_transformer_xl(Path(folder), size)
@@ -94,15 +92,13 @@ def full_ppo(size: Size, n_steps: int, all_differ: bool) -> tuple[PPO, Any, Tens
                 if number < ROLLOUTS_BEFORE:
                     learner.update(progress=0.0)
     rollout: Any = learner.rollout
-    if all_differ:
-        rollout.observations.images.random_()
     rollout.estimate(learner.config.gamma, learner.config.gae_lambda)
     orders = [torch.randperm(rollout.n_samples) for _ in range(learner.config.n_epochs)]
     return learner, rollout, torch.stack(orders)
 
 
-def our_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
-    first, rollout, orders = full_ppo(size, n_steps, all_differ)
+def our_ppo(size: Size, n_steps: int) -> Iterator[Work]:
+    first, rollout, orders = full_ppo(size, n_steps)
     before = copy.deepcopy(first.agent.state_dict())
 
     def update(learner: PPO) -> Tensor:
@@ -116,8 +112,8 @@ def our_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
         yield partial(update, learner)
 
 
-def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
-    learner, rollout, orders = full_ppo(size, n_steps, all_differ)
+def plain_ppo(size: Size, n_steps: int) -> Iterator[Work]:
+    learner, rollout, orders = full_ppo(size, n_steps)
     agent: Any = learner.agent
     config, rows = learner.config, {name: getattr(rollout, name) for name in ROWS}
     rows["images"] = rollout.observations.images.float() / 255
@@ -202,60 +198,6 @@ def plain_off_policy(settings: str, device: str) -> Iterator[Work]:
         yield from our_off_policy(settings, device)
 
 
-def memoryless(quick: bool) -> Iterator[Pair]:
-    length, n = (10, 4) if quick else (200, 256)
-    for algorithm in ("SAC", "TD3"):
-        settings = f"algorithm={algorithm} model=CNN env=Pendulum-v1 n_envs=1 batch_size={n} "
-        settings += f'env_args={{"max_episode_steps":{length}}} normalize_reward=false '
-        settings += "context_length=1 replay_ratio=1 warmup_episodes=2 observation_embedding=32 "
-        settings += "action_embedding=0 shared_encoder=false learning_rate=3e-4 n_steps=1000000 "
-        settings += "learn_temperature=true" if algorithm == "SAC" else ""
-        yield Pair(
-            f"{algorithm}, no memory, Pendulum",
-            partial(rival_episodes, settings, length),
-            partial(our_episodes, settings),
-            steps=length,
-            compared=0,
-            note=f"batch {n}; plain: stable-baselines3; steps with update",
-        )
-
-
-def our_episodes(settings: str) -> Iterator[Work]:
-    with opened_run(settings.split()) as run:
-        learner, collector = run.learner, run.collector
-        collector.begin(run.config.seed)
-
-        def episode() -> None:
-            while not learner.update_due:
-                collector.step()
-            learner.update(0.0)
-
-        for _ in range(2):  # of random actions
-            episode()
-        yield from repeat(episode)
-
-
-def rival_episodes(settings: str, length: int) -> Iterator[Work]:
-    from stable_baselines3.common.noise import NormalActionNoise
-
-    from benchmarks.rivals import Sb3Environments, continuous_rival
-
-    config: Any = load_config(None, settings.split())
-    env = Sb3Environments(make_vector_env(config, config.seed))
-    own: dict[str, Any] = {"seed": config.seed, "batch_size": config.batch_size}
-    if config.algorithm == "TD3":
-        noise = NormalActionNoise(np.zeros(1), np.full(1, config.exploration_noise))
-        own |= {"policy_delay": config.policy_delay, "action_noise": noise}
-    warm_up = config.warmup_episodes * length
-    model = continuous_rival(config, env, learning_starts=warm_up, **own)
-
-    def episode() -> None:
-        model.learn(length, reset_num_timesteps=False)
-
-    model.learn(warm_up)
-    yield from repeat(episode)
-
-
 class FrameSize(NamedTuple):
     n_samples: int = 64
     side: int = 84
@@ -293,7 +235,7 @@ def n_step(quick: bool, device: str = "cpu") -> Iterator[Pair]:
     )
 
 
-def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[EllmDQN, FrameSteps]:
+def our_n_step(size: FrameSize, device: str = "cpu") -> Iterator[Work]:
     seed_everything(0)
     frozen: Any = KnownSentences(device)
     image = Box(0, 255, (1, size.side, size.side), np.uint8)
@@ -310,11 +252,7 @@ def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[EllmDQN, FrameStep
     not_done = torch.rand(size.n_samples, 3) < 0.99
     rewards = torch.rand(size.n_samples, 3)
     steps = FrameSteps(*seen, *(each.to(device) for each in (actions, rewards, not_done)))
-    return EllmDQN(config.part(NStepDqnSettings), agent), steps
-
-
-def our_n_step(size: FrameSize, device: str = "cpu") -> Iterator[Work]:
-    learner, steps = fresh_ellm(size, device)
+    learner = EllmDQN(config.part(NStepDqnSettings), agent)
 
     def update() -> None:
         learner.learn(steps)

@@ -45,14 +45,6 @@ from utils.settings import (
     shown,
 )
 
-# The seeds of the published experiments (arXiv:2205.12258).
-PAPER_SEEDS = (
-    *(4089113149, 3989343303, 259954264, 1205178002, 2140537296, 2678383410, 4093963723),
-    *(2872110071, 2503290290, 2182919691, 3847137473, 2069236864, 2995358383, 3844195238),
-    *(3508694373, 2646167478, 841010054, 928993432, 3869614058, 3159003276, 538460439),
-    *(3019818360, 2631238178, 730865695, 160817666, 4097261936, 4115305797, 3062268657),
-    *(2038540942, 3040149122),
-)
 MOST_RUNS = 10_000
 log = logging.getLogger(__name__)
 Cell = tuple[Config, list[str], list[str]]  # settings, given names and overrides
@@ -220,11 +212,10 @@ def check_runs(
     """Raise UserError with a line for all that would stop a run, and for an impossible picture."""
     # Settings are checked once for all seeds: a check may load weights.
     kinds = {run.config.replace(seed=0): None for run in runs}
-    raise_all(
-        *(partial(check, config) for config in kinds),
-        *(partial(_check_folder, run, trust) for run in runs),
-        *([] if picture is None else [partial(check_picture, picture)]),
-    )
+    checks = [partial(check, config) for config in kinds]
+    checks += [partial(_check_folder, run, trust) for run in runs]
+    checks += [] if picture is None else [partial(check_picture, picture)]
+    raise_all(*checks)
 
 
 def draw(runs: Sequence[Run], picture: Path) -> None:
@@ -267,7 +258,8 @@ def _runs_of(cells: Sequence[Cell], swept: Sequence[str]) -> list[Run]:
 
 def _named(cell: Cell, swept: Sequence[str], differing: Iterable[str] = ()) -> Run:
     config, names, overrides = cell
-    values = [f"{name}={getattr(config, name)}" for name in differing]
+    settings = config.as_dict()
+    values = [f"{name}={settings[name]}" for name in differing]
     first = [*names, *differing, *swept]
     return Run(config, run_folder.default_run_id([*names, *values, *overrides], config.seed, first))
 
@@ -313,16 +305,11 @@ def _check_folder(run: Run, trust: bool) -> None:
     else:
         known = run_folder.load_run_config(run.folder, trust).as_dict()
     differing = [name for name in here if name in telling and known.get(name) != here[name]]
-    if differing:
-        raise UserError(
-            f"{run.folder}: holds a run that differs in {', '.join(differing)}. "
-            "Give this sweep a --name of its own"
-        )
     if run_folder.init_checkpoint(run.folder) is not None:
-        raise UserError(
-            f"{run.folder}: holds a run that began with another's parameters (--init-from). "
-            "Give this sweep a --name of its own"
-        )
+        differing.append(run_folder.INIT_FROM)
+    if differing:
+        found = f"holds a run that differs in {', '.join(differing)}"
+        raise UserError(f"{run.folder}: {found}. Give this sweep a --name of its own")
     if not is_over:
         with run_folder.locked(run.folder):  # raises UserError if a process is writing there
             pass

@@ -317,9 +317,7 @@ def _places(cpus: int, gpus: float) -> int:
     places = sum(int(min(n / cpus, n_gpus / gpus if gpus else math.inf)) for n, n_gpus in found)
     if not places:
         there = ", ".join(f"{n:g} cores and {n_gpus:g} GPUs" for n, n_gpus in found)
-        raise UserError(
-            f"--cpus {cpus} --gpus {gpus:g}: no machine has that many, there are: {there}"
-        )
+        raise UserError(f"--cpus {cpus} --gpus {gpus:g}: no machine has that many: {there}")
     return places
 
 

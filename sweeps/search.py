@@ -1,4 +1,4 @@
-"""A search of settings by Optuna, whose trials are runs of a sweep.
+"""A search of settings by Optuna; each trial is a run of a sweep.
 
 {"model": "LSTM", "learning_rate": {"low": 1e-5, "high": 1e-3, "log": true},
  "memory_layers": {"low": 1, "high": 3}, "lr_decay": {"choices": ["none", "linear"]}}
@@ -11,7 +11,7 @@ import argparse
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,16 +28,18 @@ from analysis.figures import save_figure
 from analysis.run_data import aligned, read_progress, read_run, write_csv
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, Jobs, State
-from utils.errors import UserError, escape, raise_any
+from utils.errors import UserError, escape
 from utils.given_settings import Override, given_by_file, load_config
 from utils.run_folder import SETTINGS
-from utils.settings import Config, all_settings, checked, installed
+from utils.seeding import derived_seed
+from utils.settings import Config, Values, all_settings, checked, installed
 
-SEARCHES, JOURNAL, CSV = Path("searches"), "journal.log", "trials.csv"
+SEARCHES, JOURNAL = Path("searches"), "journal.log"
 FORM = '{"low": 1, "high": 2}, "log": true besides, or {"choices": [1, 2]}'
 STEP = 5  # percent of a run between two reports to the pruner
 SCORED = 0.1  # share of a run, at its end; the mean over it is the score
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
+SAMPLERS = {"tpe": TPESampler, "random": RandomSampler}
 PRUNERS = {
     "median": optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=25),
     "asha": optuna.pruners.SuccessiveHalvingPruner(min_resource=10, reduction_factor=3),
@@ -55,7 +57,7 @@ class Space(NamedTuple):
     fixed: list[Override]  # other settings, of the file
     overrides: list[str]  # and of the command line, as KEY=VALUE
 
-    def config(self, values: Mapping[str, Any]) -> Config:
+    def config(self, values: Values) -> Config:
         """Return all settings of a point, or raise UserError where they cannot be together."""
         drawn = [Override("--search", name, value) for name, value in values.items()]
         return load_config([*self.fixed, *drawn], self.overrides)
@@ -65,12 +67,10 @@ class Space(NamedTuple):
         first: dict[str, Any] = {}
         kinds: list[tuple[str, Any]] = []
         for name, each in self.ranges.items():
-            if isinstance(each, CategoricalDistribution):
-                first[name] = each.choices[0]
-                if name in installed().registries:
-                    kinds += [(name, choice) for choice in each.choices]
-            else:
-                first[name] = each.low
+            choices = each.choices if isinstance(each, CategoricalDistribution) else [each.low]
+            first[name] = choices[0]
+            if name in installed().registries:
+                kinds += [(name, choice) for choice in choices]
         return [self.config({**first, name: kind}) for name, kind in kinds or [*first.items()][:1]]
 
     def described(self, metric: str) -> str:
@@ -80,7 +80,7 @@ class Space(NamedTuple):
 
 
 def read_space(file: Path | None, texts: Iterable[str]) -> Space:
-    given, problems = {each.name: each for each in given_by_file(file)}, list[str]()
+    given = {each.name: each for each in given_by_file(file)}
     space = Space({}, [], [])
     for text in texts:
         name, _, value = text.partition("=")
@@ -94,16 +94,12 @@ def read_space(file: Path | None, texts: Iterable[str]) -> Space:
         else:
             space.overrides.append(text)
     for each in given.values():
-        try:
-            if is_range(each.value):
-                space.ranges[each.name] = distribution(each.name, each.value)
-            else:
-                space.fixed.append(each)
-        except (KeyError, TypeError, ValueError) as error:  # the latter two are Optuna's as well
-            problems.append(f"{each.source}: {each.name}: {error}. Write {FORM}")
-    if not (problems or space.ranges):
-        problems.append(f"--search: nothing to search. Give a setting a range, such as {FORM}")
-    raise_any(problems)
+        if is_range(each.value):
+            space.ranges[each.name] = distribution(each)
+        else:
+            space.fixed.append(each)
+    if not space.ranges:
+        raise UserError(f"--search: nothing to search. Give a setting a range, such as {FORM}")
     return space
 
 
@@ -111,16 +107,20 @@ def is_range(value: object) -> bool:
     return isinstance(value, dict) and not value.keys().isdisjoint({"low", "high", "choices"})
 
 
-def distribution(name: str, value: dict[str, Any]) -> Distribution:
-    if name not in all_settings() or name in ("env", "seed"):
-        raise ValueError("no setting that can be searched")
-    declaration = all_settings()[name]
-    if "choices" in value:
-        choices = [checked(declaration, each) for each in value["choices"]]
-        return CategoricalDistribution(**{**value, "choices": choices})
-    ends = {end: checked(declaration, value[end]) for end in ("low", "high")}
-    kind = IntDistribution if isinstance(ends["low"], int) else FloatDistribution
-    return kind(**{**value, **ends})
+def distribution(given: Override) -> Distribution:
+    name, value = given.name, given.value
+    try:
+        if name not in all_settings() or name in ("env", "seed"):
+            raise ValueError("no setting that can be searched")
+        declaration = all_settings()[name]
+        if "choices" in value:
+            choices = [checked(declaration, each) for each in value["choices"]]
+            return CategoricalDistribution(**{**value, "choices": choices})
+        ends = {end: checked(declaration, value[end]) for end in ("low", "high")}
+        kind = IntDistribution if isinstance(ends["low"], int) else FloatDistribution
+        return kind(**{**value, **ends})
+    except (KeyError, TypeError, ValueError) as error:  # the latter two are Optuna's as well
+        raise UserError(f"{given.source}: {name}: {error}. Write {FORM}") from None
 
 
 def open_study(folder: Path, pruner: str, described: str) -> optuna.Study:
@@ -133,9 +133,8 @@ def open_study(folder: Path, pruner: str, described: str) -> optuna.Study:
     path = str(folder / JOURNAL)
     try:  # this lock holds on disks that machines share, too
         backend = JournalFileBackend(path, lock_obj=JournalFileOpenLock(path))
-        storage = optuna.storages.JournalStorage(backend)
         study = optuna.create_study(
-            storage=storage,
+            storage=optuna.storages.JournalStorage(backend),
             pruner=PRUNERS[pruner],
             study_name="search",
             direction="maximize",
@@ -144,9 +143,7 @@ def open_study(folder: Path, pruner: str, described: str) -> optuna.Study:
     except Exception as error:  # Optuna documents no set of exceptions for a bad file
         raise UserError(f"{path}: not readable as a search: {escape(str(error))}") from None
     if study.user_attrs.get("searched", described) != described:
-        raise UserError(
-            f"{folder}: holds a search of other ranges or settings. Give this one a --name"
-        )
+        raise UserError(f"{folder}: holds a search of other ranges. Give this one a --name")
     study.set_user_attr("searched", described)
     return study
 
@@ -173,7 +170,7 @@ class Search(Jobs):
 
     def next_job(self, n_open: int, n_places: int) -> Job | None:
         while n_open < n_places and self.n_to_come:
-            trial = self._unfinished.pop(0) if self._unfinished else self._asked()
+            trial = self._unfinished.pop(0) if self._unfinished else self._ask()
             try:
                 config = self.space.config(trial.params)
                 self._check(config)
@@ -184,17 +181,16 @@ class Search(Jobs):
             run = Run(config, f"{self.options.name}_trial={trial.number:03d}")
             check_runs([run], self._check, trust=self.options.trust)
             trial.set_user_attr("run", str(run.folder))
-            self._jobs.append(Job(run))
-            self._open[self._jobs[-1]] = trial
-            return self._jobs[-1]
+            job = Job(run)
+            self._jobs.append(job)
+            self._open[job] = trial
+            return job
         return None
 
-    def _asked(self) -> optuna.Trial:
+    def _ask(self) -> optuna.Trial:
         # A seed for each trial: a search that goes on would draw its first values again.
-        words = np.random.SeedSequence((self.options.seed, len(self.study.trials)))
-        seed = int(words.generate_state(1)[0])
-        is_guided = self.options.sampler == "tpe"
-        self.study.sampler = TPESampler(seed=seed) if is_guided else RandomSampler(seed)
+        seed = derived_seed(self.options.seed, len(self.study.trials))
+        self.study.sampler = SAMPLERS[self.options.sampler](seed=seed)
         return self.study.ask({**self.space.ranges})
 
     def follow(self) -> None:
@@ -233,7 +229,7 @@ def write_results(study: optuna.Study, names: Iterable[str], folder: Path) -> st
         place = trial.user_attrs.get("run") or trial.user_attrs.get("reason", "")
         values = [trial.params.get(name, "") for name in names]
         table.append([trial.number, trial.state.name.lower(), trial.value, *values, place])
-    write_csv(folder / CSV, table)
+    write_csv(folder / "trials.csv", table)
     if not study.get_trials(states=[TrialState.COMPLETE]):
         return f"{aligned(table)}\n\nno trial has finished with a score"
     best = study.best_trial

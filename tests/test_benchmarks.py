@@ -26,12 +26,12 @@ def counted(*values):
             yield partial(torch.full, (2,), float(value))
 
 
-@pytest.mark.parametrize("name", ["minilm", "bfloat16", "update"])
+@pytest.mark.parametrize("name", ["minilm", "update"])
 def test_ours_does_what_the_plain_version_does(name):
     figures = [compare(pair, threads=1, quick=True) for pair in benchmarks.pairs(name, quick=True)]
     compared = [row["difference"] for row in figures]
     # Single parameters with next to no gradient may go either way: Adam divides by it.
-    assert max(compared) < {"bfloat16": 0.1, "update": 1e-3}.get(name, 1e-4)
+    assert max(compared) < {"minilm": 1e-4, "update": 1e-3}[name]
 
 
 def test_results_of_the_same_work_are_compared():
@@ -91,10 +91,3 @@ def test_an_agent_is_trained_and_its_time_accounted_for(name, in_this_process):
     reads = {"language model", "observation → language"}
     assert run.shares.keys() & reads == (reads if name == "HELM" else set())
     assert {"environments", "update: backward", "rest"} <= run.shares.keys()
-
-
-@pytest.mark.parametrize("name", training.RIVALS)
-def test_a_rival_trains_on_the_same_environments(name, in_this_process):
-    env = "popgym-AutoencodeEasy-v0" if name == "PPO" else "RandomMaze-v0"
-    run = training.measured(name, [f"env={env}", *SHORT], 16)
-    assert run.rate > 0

@@ -224,7 +224,7 @@ MISTAKES = {  # settings, and options that are made of the class of an environme
     "env is given, and an object": ({"env": "RandomMaze-v0"}, lambda env: {"env": env}),
     "model is given, and an object": ({}, lambda _: {"agent": type("A", (), {})}),
     "settings: topk is read by SHELM, and this is LSTM": ({"topk": 2}, lambda _: {}),
-    "a run id is one folder name": ({}, lambda _: {"run_id": "../x"}),
+    "not one folder name": ({}, lambda _: {"run_id": "../x"}),
     "no such file or folder": ({}, lambda _: {"init_from": "nowhere"}),
     "evaluations need environments of their own": (EVALUATED, lambda env: {"env": vector_env(env)}),
 }
@@ -245,7 +245,7 @@ def test_a_class_that_is_typed_in_has_no_file_to_be_found_in(monkeypatch, in_emp
     agent = type("Mine", (), {"__module__": "__main__"})
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     settings = {name: value for name, value in TINY.items() if name != "model"}
-    with pytest.raises(UserError, match="Mine is not in a file"):
+    with pytest.raises(UserError, match="Mine is in no file"):
         helm.train(settings, agent=agent)
 
 

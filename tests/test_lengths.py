@@ -124,7 +124,7 @@ def test_an_agent_looks_back_as_far_as_it_was_trained_to_see(changes, context):
     ("command", "line"),
     [
         ([], "required: RUNS"),
-        (["runs/grid"], 'env is "MiniGrid-MemoryS11-v0", and lengths are compared in TMaze'),
+        (["runs/grid"], 'env is "MiniGrid-MemoryS11-v0". Name runs in TMaze'),
         (["runs/gpt10_0", "runs/other"], "these runs differ in more than the seed: mem_len"),
         (["runs/young"], "left out, at 100 of its 1,000 steps: runs/young. No run is left"),
         (["runs/damaged"], "last_eval_greedy.json: not an evaluation that eval.py wrote"),

@@ -11,7 +11,7 @@ import torch
 
 from analysis import scoreboard
 from analysis.__main__ import main
-from analysis.run_data import markdown, read_columns
+from analysis.run_data import grouped, markdown, read_columns
 from sweeps.grid import make_grid
 from tests.test_analysis import refusal, rows
 from trainers.checkpoint import LAST, save_checkpoint
@@ -41,10 +41,12 @@ def write_run(score, name="eval/return_mean", finished=True, init_checkpoint=Non
 
 
 def cells_and_lines(*paths):
-    """Return the cells by task and agent, and the lines about runs that do not count."""
-    left_out = scoreboard.LeftOut()
+    """Return the cells by task and agent, and the runs that do not count by their reasons."""
+    left_out = []
     cells = scoreboard.read_cells(paths or [Path("experiments")], left_out)
-    return {(cell.task.name, cell.agent.name): cell for cell in cells}, left_out.lines
+    by_why = grouped(left_out, lambda run: run.why)
+    reasons = {why: {run.folder for run in runs} for why, runs in by_why.items()}
+    return {(cell.task.name, cell.agent.name): cell for cell in cells}, reasons
 
 
 @pytest.fixture
@@ -93,22 +95,22 @@ def test_a_table_stands_for_the_folders_it_was_made_from_also_beside_others(runs
     write_run(0.85, seed=3, **T_MAZE)
     write_run(1.1, seed=2, **T_MAZE)
     write_run(1.1, **T_MAZE | {"model": "GPT"})
-    cells, (line,) = cells_and_lines(Path("experiments"), table)
+    cells, reasons = cells_and_lines(Path("experiments"), table)
     assert list(cells["T-Maze 10", "LSTM"].scores) == pytest.approx([1.0, 0.75, 1.0, 0.75])
     assert list(cells["T-Maze 10", "GPT"].scores) == pytest.approx([1.0])
     assert cells["T-Maze 10", "none"].results[0].steps_per_second == 10
-    assert line.startswith("left out, T-Maze 10 by LSTM: others have the same settings and seed: ")
+    assert reasons.keys() == {"same settings and seed"}
 
 
 def test_the_published_table_is_that_of_the_published_runs():
     docs = Path(__file__).resolve().parent.parent / "docs"
-    left_out = scoreboard.LeftOut()
+    left_out = []
     cells = scoreboard.read_cells([docs / "scoreboard.csv"], left_out)
     page = (docs / "scoreboard.md").read_text()
     assert markdown(scoreboard.scores_table(cells)) in page
     assert markdown(scoreboard.summary_table(cells)) in page
     assert markdown(scoreboard.appendix_table(cells)) in page
-    assert left_out.lines == []
+    assert left_out == []
 
 
 def test_the_summary_sets_agents_beside_the_lstm_over_the_tasks_of_both(in_empty_folder):
@@ -151,10 +153,10 @@ def test_runs_too_short_for_their_task_stand_in_the_appendix_until_one_is_long_e
 
 def test_agents_are_compared_at_the_steps_that_most_have_and_the_larger_of_two(runs):
     longer = write_run(1.0, **T_MAZE | {"model": "GPT", "n_steps": 200})
-    cells, lines = cells_and_lines()
+    cells, reasons = cells_and_lines()
     assert cells["T-Maze 10", "GPT"].empty == "other number of steps"
     assert [run.n_steps for run in cells["T-Maze 10", "LSTM"].runs] == [100] * 3
-    assert lines == [f"left out, T-Maze 10 is compared at 100 steps: {longer}"]
+    assert reasons == {"other number of steps": {longer}}
     write_run(1.0, **T_MAZE | {"model": "LSTM", "n_steps": 200})
     cells, _ = cells_and_lines()
     assert cells["T-Maze 10", "none"].empty == "other number of steps"
@@ -164,13 +166,10 @@ def test_agents_are_compared_at_the_steps_that_most_have_and_the_larger_of_two(r
 def test_of_several_settings_those_of_most_seeds_count_and_the_others_are_named(runs):
     other = write_run(0.5, seed=3, learning_rate=0.01, **T_MAZE)
     twice = write_run(0.5, seed=2, **T_MAZE)
-    cells, lines = cells_and_lines()
+    cells, reasons = cells_and_lines()
     assert list(cells["T-Maze 10", "LSTM"].scores) == pytest.approx([1.0, 0.75, 0.5])
-    place = "left out, T-Maze 10 by LSTM"
-    assert lines == [
-        f"{place}: others have the same settings and seed: {twice}",
-        f"{place}: more seeds were run with other settings (learning_rate): {other}",
-    ]
+    expected = {"same settings and seed": {twice}, "settings differ (learning_rate)": {other}}
+    assert reasons == expected
 
 
 def test_unread_settings_do_not_tell_runs_apart_and_language_models_do(runs):
@@ -179,18 +178,18 @@ def test_unread_settings_do_not_tell_runs_apart_and_language_models_do(runs):
     (folder / "config.json").write_text(json.dumps(settings | {"mem_len": 7}))
     write_run(1.0, **T_MAZE | HELM)
     write_run(0.75, **T_MAZE | HELM | {"language_model": "all-MiniLM-L6-v2"})
-    cells, lines = cells_and_lines()
+    cells, reasons = cells_and_lines()
     helms = [cells["T-Maze 10", f"HELM, {name}"].scores[0] for name in ("SmolLM2", "MiniLM")]
     assert helms == pytest.approx([0.9, 0.65])
     assert len(cells["T-Maze 10", "none"].runs) == 2
-    assert lines == []
+    assert reasons == {}
 
 
 def test_a_cell_with_as_many_seeds_of_two_settings_stays_empty_and_says_so(runs):
     write_run(1.0, model="CNN", seed=1, learning_rate=0.01, **T_MAZE)
-    cells, (line,) = cells_and_lines()
+    cells, reasons = cells_and_lines()
     assert cells["T-Maze 10", "none"].empty == "settings differ"
-    assert "T-Maze 10 by none: these differ in more than the seed (learning_rate), name" in line
+    assert len(reasons["settings differ (learning_rate)"]) == 2
 
 
 def test_runs_that_are_unfinished_begun_with_others_or_of_no_task_are_named(runs):
@@ -201,13 +200,14 @@ def test_runs_that_are_unfinished_begun_with_others_or_of_no_task_are_named(runs
     warm = write_run(
         1.0, init_checkpoint={"checkpoint": "/x/ckpt_best.pt"}, **T_MAZE | {"model": "GPT"}
     )
-    cells, (of_young, of_warm, of_others) = cells_and_lines()
-    assert cells["T-Maze 10", "GPT"].empty == "not run"
-    assert of_warm == f"left out, begun with another run's parameters: {warm}"
+    cells, reasons = cells_and_lines()
+    assert cells["T-Maze 10", "GPT"].empty == "begun with another run's parameters"
     assert cells["T-Maze 10", "HELM, SmolLM2"].empty == "not finished"
-    assert of_young == f"left out, not finished: {young}"
-    assert "of no task and agent of the ladder" in of_others
-    assert all(str(folder) in of_others for folder in (foreign, by_another, elsewhere))
+    assert reasons == {
+        "not finished": {young},
+        "begun with another run's parameters": {warm},
+        "of no task and agent of the ladder": {foreign, by_another, elsewhere},
+    }
 
 
 def test_runs_of_twins_are_lines_of_their_own_with_gaps_and_biases(runs, capsys):
@@ -290,10 +290,10 @@ def test_parameters_are_those_that_an_optimiser_moves(tmp_path, place, kind):
 
 RUN = "run,settings,score,steps_per_second,n_trained\n"
 MISTAKES = {
-    "young": "left out, not finished: young. No run is left to show",
-    "foreign": "left out, of no task and agent of the ladder: foreign. No run is left",
+    "young": "left out: not finished: 1 (young). No run is left to show",
+    "foreign": "left out: of no task and agent of the ladder: 1 (foreign). No run is left",
     "bare": "bare/config.json: not the settings of a run (seed is null)",
-    "silent": "left out, no episode ended: silent. No run is left to show",
+    "silent": "left out: no episode ended: 1 (silent). No run is left to show",
     "endless": "endless: rollout/return_mean is inf. Name other runs",
     "untimed": "untimed/metrics.csv: no column 'time/seconds'. Name other runs",
     "metrics.csv": "metrics.csv: not a table of the scoreboard (no column run)",

@@ -5,12 +5,14 @@ import math
 
 import gymnasium
 import pytest
+import stable_baselines3
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, flatdim
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from torch import nn
 from torch.optim import Adam
 
-from benchmarks.rivals import continuous_rival
 from models import build_agent
 from models.agent import SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
@@ -200,6 +202,30 @@ def parameters_of_both(learner, model):
             yield from zip(actor, getattr(model, f"actor{end}").parameters(), strict=True)
 
 
+def embedder(space, width):
+    layers = nn.Sequential(nn.Linear(flatdim(space), width), nn.ReLU())
+    layers.features_dim = width
+    return layers
+
+
+def theirs_of(config, env, **settings):
+    """Return stable-baselines3's SAC or TD3 with the networks and settings of ours."""
+    model = getattr(stable_baselines3, config.algorithm)(
+        "MlpPolicy",
+        env,
+        **{name: getattr(config, name) for name in ("learning_rate", "gamma", "tau")},
+        policy_kwargs={
+            "features_extractor_class": embedder,
+            "features_extractor_kwargs": {"width": config.observation_embedding},
+            "share_features_extractor": False,
+            "net_arch": [config.head_width, config.head_width],
+        },
+        **settings,
+    )
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    return model
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "settings"), [("SAC", {"ent_coef": 0.1}), ("TD3", {"policy_delay": 2})]
@@ -211,7 +237,7 @@ def test_without_memory_steps_are_those_of_stable_baselines3(
     learner = built(algorithm, "CNN", action_embedding=0, learning_rate=3e-4, **APART, **own)
     env = gymnasium.Env()
     env.observation_space, env.action_space = SPACES
-    model = continuous_rival(learner.config, env, **settings)
+    model = theirs_of(learner.config, env, **settings)
     for own, theirs in parameters_of_both(learner, model):
         theirs.data.copy_(own)
     monkeypatch.setattr(torch.Tensor, "normal_", lambda it, _, std: std * noise(it.shape, 3))

@@ -271,7 +271,7 @@ def load_saved(file: Path | BinaryIO) -> Any:
 
 
 def load_tensors(file: BinaryIO) -> Any:
-    """Return what `save_tensors` has written from here to the file's end.
+    """Return the value that `save_tensors` has written from here to the file's end.
 
     Raises:
         ValueError: it holds other things than data, or takes far more memory than the file: packed,
@@ -374,10 +374,8 @@ def check_file(path: Path) -> None:
     """Raise UserError where no file can be written whole, for its name or a folder in its place."""
     ending = _partial(path).name.removeprefix(path.name)
     if len(os.fsencode(path.name + ending)) > LONGEST_NAME:
-        raise UserError(
-            f"{path}: the name leaves no room for '{ending}' within {LONGEST_NAME} bytes. "
-            "Choose shorter names, or change fewer settings"
-        )
+        limit = f"no room for '{ending}' within {LONGEST_NAME} bytes"
+        raise UserError(f"{path}: {limit}. Choose shorter names, or change fewer settings")
     if os.path.isdir(path) and not os.path.islink(path):
         raise UserError(f"{path}: a folder, where a file is to be written. Move it away")
 

@@ -11,7 +11,7 @@ import os
 import shlex
 import textwrap
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from utils.settings import (
     NOTHING,
     Config,
     Settings,
+    Values,
     all_settings,
     checked,
     from_text,
@@ -81,7 +82,7 @@ class Override(NamedTuple):
 
 
 def options_as_settings(words: Iterable[str]) -> str:
-    """Return what to type in the place of options that no program has, such as --model LSTM."""
+    """Return the settings to type in the place of unknown options, such as --model LSTM."""
     found: list[list[str]] = []
     for word in words:
         if word.startswith("--"):
@@ -99,7 +100,7 @@ def options_as_settings(words: Iterable[str]) -> str:
 def load_config(
     file: str | Path | Sequence[Override] | None = None,
     overrides: Iterable[str] = (),
-    values: Mapping[str, Any] = NOTHING,
+    values: Values = NOTHING,
 ) -> Config:
     """Return the declared defaults, changed by a file and then by KEY=VALUE overrides.
 
@@ -134,7 +135,7 @@ def load_config(
     return config
 
 
-def config_from_dict(values: Any, source: str) -> Config:
+def config_from_dict(values: object, source: str) -> Config:
     """Return the settings stored in a checkpoint or a run folder; those that came later may lack.
 
     An agent of the user's own is imported: utils/run_folder.py decides first whether it may be.
@@ -191,7 +192,7 @@ def with_env_settings(
     return config.replace(**changes)
 
 
-def own_classes(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[str, Any]:
+def own_classes(overrides: Iterable[str], *below: Values) -> Values:
     """Return the chosen classes of the user's own as settings, imported; nothing without one.
 
     Args:
@@ -207,8 +208,8 @@ def own_classes(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[
     return chosen
 
 
-def with_defaults(stored: Mapping[str, Any], chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
-    """Return stored settings with what was done before later ones; `chosen` imports its agent."""
+def with_defaults(stored: Values, chosen: Values = NOTHING) -> dict[str, Any]:
+    """Return stored settings, completed by later ones' `older`; `chosen` imports its agent."""
     older = {name: each.metadata["older"] for name, each in all_settings(chosen).items()}
     return {**older, **stored}
 
@@ -231,9 +232,7 @@ def read_json_object(path: Path, of_run: bool = False) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not readable as JSON: {str(error).splitlines()[0]}") from None
     if not isinstance(values, dict):
-        raise UserError(
-            f"{path}: a settings file is one JSON object, not a {type(values).__name__}"
-        )
+        raise UserError(f"{path}: not one JSON object but a {type(values).__name__}")
     return values
 
 
@@ -244,19 +243,17 @@ def given_by_file(file: str | Path | Sequence[Override] | None) -> list[Override
         return list(file)
     values = file_settings(Path(file))
     if SEVERAL in values:
-        raise UserError(
-            f"{file}: holds settings of several agents ('{SEVERAL}'), which sweep.py trains: "
-            f"python sweep.py --config {file}"
-        )
+        remedy = f"Train them by: python sweep.py --config {file}"
+        raise UserError(f"{file}: holds settings of several agents ('{SEVERAL}'). {remedy}")
     return [Override(str(file), *each) for each in values.items()]
 
 
-def default_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
+def default_settings(chosen: Values = NOTHING) -> dict[str, Any]:
     return {name: each.metadata["default"] for name, each in all_settings(chosen).items()}
 
 
 def _given_by_texts(
-    overrides: Iterable[str], chosen: Mapping[str, Any], problems: list[str]
+    overrides: Iterable[str], chosen: Values, problems: list[str]
 ) -> list[Override]:
     declarations, given = all_settings(chosen), []
     for text in overrides:
@@ -270,9 +267,7 @@ def _given_by_texts(
     return given
 
 
-def _good(
-    given: Iterable[Override], chosen: Mapping[str, Any], problems: list[str]
-) -> dict[str, Any]:
+def _good(given: Iterable[Override], chosen: Values, problems: list[str]) -> dict[str, Any]:
     declarations = all_settings(chosen)
     good: dict[str, Any] = {}
     unknown: list[Override] = []
@@ -295,7 +290,7 @@ def _good(
     return good
 
 
-def _untyped(from_file: Iterable[Override], chosen: Mapping[str, Any]) -> list[str]:
+def _untyped(from_file: Iterable[Override], chosen: Values) -> list[str]:
     facts = {name: each.metadata for name, each in all_settings(chosen).items()}
     typed = {name: each["default"] for name, each in facts.items() if each["typed"]}
     return [
@@ -306,7 +301,7 @@ def _untyped(from_file: Iterable[Override], chosen: Mapping[str, Any]) -> list[s
     ]
 
 
-def _unread(given: Iterable[Override], *chosen: Mapping[str, Any]) -> list[str]:
+def _unread(given: Iterable[Override], *chosen: Values) -> list[str]:
     values, readers = chosen[0], settings_index(chosen[0])
     read = set().union(*(readers.read_by(each) for each in chosen))
     return [
@@ -316,7 +311,7 @@ def _unread(given: Iterable[Override], *chosen: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _unread_of_file(given: Sequence[Override], values: Mapping[str, Any]) -> list[str]:
+def _unread_of_file(given: Sequence[Override], values: Values) -> list[str]:
     """Return a line for every setting of a file that neither its own parts nor the chosen read.
 
     A whole file, as a run's is, also has settings its model does not read. It is known by naming
@@ -347,7 +342,7 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _check_depth(values: Any) -> None:
+def _check_depth(values: object) -> None:
     level, depth = [values], 0
     while level := [each for each in level if isinstance(each, dict | list)]:
         level = [
@@ -366,7 +361,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def describe_settings(part: str = "", chosen: Mapping[str, Any] = NOTHING) -> str:
+def describe_settings(part: str = "", chosen: Values = NOTHING) -> str:
     """Return the help of a part's settings, of "all", or the names of the parts.
 
     A part is named by its title or by the value that chooses it, as PPO or KeyToDoor-v0. Those of

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from utils.errors import UserError
+
 CONNECTING = 5  # seconds until the hub's first answer
 NOT_LOGGED_IN = "you are not logged in there. Run: hf auth login, or set HF_TOKEN"
 BY_STATUS = {401: NOT_LOGGED_IN, 403: "the hub does not let you write there"}
@@ -13,7 +15,7 @@ os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a failure is told as HubEr
 os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", str(CONNECTING))
 
 
-class HubError(Exception):
+class HubError(UserError):
     """Why a transfer failed, in one line without a full stop."""
 
 
@@ -45,17 +47,19 @@ def hub_file(repository: str, *names: str) -> Path:
     raise HubError(f"{repository} on the hub has no {' or '.join(names)}")
 
 
-def hub_snapshot(repository: str, revision: str | None, names: Sequence[str], anew: bool) -> Path:
+def hub_snapshot(place: str, names: Sequence[str], anew: bool = False) -> Path:
     """Return the folder with the named files of a repository, all of one commit, its name.
 
-    Where the hub is out of reach, the library gives the one that was fetched last. `anew` also
-    downloads files again.
+    Where the hub is out of reach, the library gives the one that was fetched last. `place` is
+    "someone/model" or "someone/model@REVISION"; `anew` also downloads files again.
     """
     import huggingface_hub
 
-    with _told():
+    repository, _, revision = place.partition("@")
+    with _told(f"hub:{place}: "):
+        check_repository_name(repository)
         folder = huggingface_hub.snapshot_download(
-            repository, revision=revision, allow_patterns=list(names), force_download=anew
+            repository, revision=revision or None, allow_patterns=list(names), force_download=anew
         )
     return Path(folder)
 
@@ -63,16 +67,17 @@ def hub_snapshot(repository: str, revision: str | None, names: Sequence[str], an
 def check_repository_name(repository: str) -> None:
     from huggingface_hub.utils import validate_repo_id
 
-    with _told():
-        validate_repo_id(repository)
+    validate_repo_id(repository)
     if repository.count("/") != 1:  # the hub knows a few without an owner; no user has one
         raise HubError("a repository is named OWNER/NAME")
 
 
-def check_logged_in() -> None:
+def check_access(repository: str) -> None:
+    """Raise HubError where no repository can have the name, or nobody is logged in."""
     import huggingface_hub
 
-    with _told():
+    with _told(f"{repository}: "):
+        check_repository_name(repository)
         huggingface_hub.HfApi().whoami()
 
 
@@ -85,7 +90,7 @@ def upload(folder: Path, repository: str, message: str, private: bool, branch: s
     import huggingface_hub
 
     api = huggingface_hub.HfApi()
-    with _told():
+    with _told(f"{repository}: "):
         address = api.create_repo(repository, private=private, exist_ok=True)
         if branch is not None:
             api.create_branch(repository, branch=branch, exist_ok=True)
@@ -96,18 +101,20 @@ def upload(folder: Path, repository: str, message: str, private: bool, branch: s
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(place: str = "") -> Iterator[None]:
     from huggingface_hub import errors
 
     try:
         yield
-    except errors.LocalTokenNotFoundError as error:
-        raise HubError(NOT_LOGGED_IN) from error
-    except errors.RepositoryNotFoundError as error:
-        raise HubError("the hub has no such repository, or you have no access to it") from error
-    except errors.RevisionNotFoundError as error:
-        raise HubError("the repository has no such revision") from error
     except Exception as error:  # whatever a proxy or the library's client may raise
-        status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else 0
         first, *_ = (str(error).strip() or type(error).__name__).splitlines()
-        raise HubError(BY_STATUS.get(status) or first.rstrip(".")) from error
+        reason = first.rstrip(".")
+        if isinstance(error, errors.LocalTokenNotFoundError):
+            reason = NOT_LOGGED_IN
+        elif isinstance(error, errors.RepositoryNotFoundError):
+            reason = "the hub has no such repository, or you have no access to it"
+        elif isinstance(error, errors.RevisionNotFoundError):
+            reason = "the repository has no such revision"
+        elif isinstance(error, errors.HfHubHTTPError):
+            reason = BY_STATUS.get(error.response.status_code, reason)
+        raise HubError(f"{place}{reason}") from error

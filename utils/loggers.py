@@ -27,7 +27,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from utils.errors import UserError
 from utils.files import atomic_write, backup_copy, checksum, open_of_run
-from utils.settings import Config, setting
+from utils.settings import Config, Values, setting
 
 FILE = "metrics.csv"
 MOST_BYTES = 2 * 10**9  # of a table; a thousand million steps leave about a tenth
@@ -153,10 +153,8 @@ class WandbLogger:
             )
         except wandb.Error as error:
             reason = str(error).splitlines()[0].rstrip(".")
-            raise NotLogged(
-                f"wandb: {reason}. Run: wandb login, set WANDB_MODE=offline, or change "
-                "WANDB_PROJECT"
-            ) from None
+            remedy = "Run: wandb login, set WANDB_MODE=offline, or change WANDB_PROJECT"
+            raise NotLogged(f"wandb: {reason}. {remedy}") from None
         self._run.define_metric("*", step_metric="env_steps")
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
@@ -186,9 +184,7 @@ class WandbLogger:
 
 def check_loggers(config: LoggerSettings) -> None:
     if config.wandb and importlib.util.find_spec("wandb") is None:
-        raise UserError(
-            "wandb: true needs the package 'wandb', which is not installed. Run: pip install wandb"
-        )
+        raise UserError("wandb: true needs the package wandb. Run: pip install wandb")
 
 
 class MetricsWriter:
@@ -210,7 +206,7 @@ class MetricsWriter:
         folder: Path,
         config: LoggerSettings,
         env_steps: int = 0,
-        saved: Mapping[str, Any] = NOTHING,
+        saved: Values = NOTHING,
     ) -> None:
         self._path = folder / FILE
         self._columns = _take_up(self._path, env_steps, saved)
@@ -281,7 +277,7 @@ def last_step(folder: Path) -> int:
     return max((step for line in lines if (step := _step(line)) is not None), default=0)
 
 
-def are_as_saved(folder: Path, saved: Mapping[str, Any]) -> bool:
+def are_as_saved(folder: Path, saved: Values) -> bool:
     """Return whether metrics.csv begins as it was when `MetricsWriter.sync` described it.
 
     Raises:
@@ -298,7 +294,7 @@ def are_as_saved(folder: Path, saved: Mapping[str, Any]) -> bool:
         return False
 
 
-def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
+def _take_up(path: Path, env_steps: int, saved: Values) -> list[str]:
     """Cut a CSV file behind its saved part and return its columns.
 
     Where that part has changed, a line says so, the file is copied beside itself, and readable rows

@@ -31,16 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from utils.errors import ROOT, UserError, cli_command, one_line, received
-from utils.files import (
-    atomic_write,
-    backup_copy,
-    check_plain,
-    folder_name,
-    open_of_run,
-)
+from utils.files import atomic_write, backup_copy, check_plain, folder_name, open_of_run
 from utils.given_settings import config_from_dict, read_json_object, with_defaults
 from utils.settings import (
     Config,
+    Values,
     installed,
     outside_settings,
     read_settings,
@@ -71,12 +66,10 @@ SETTINGS, LOCK = "config.json", "lock"
 PUBLISHED = "model.safetensors"  # the name under which a hub expects weights
 GONE = {"wandb_project"}  # settings of earlier versions without an effect
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
-PACKAGES = (
-    *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),
-    *("open_clip_torch", "transformers"),
-)
+PACKAGES: tuple[str, ...] = ("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld")
+PACKAGES += ("open_clip_torch", "transformers")
 ENVIRONMENT = "environment"  # in run.json: what tells a given one from others of its name
-NO_FACTS: Mapping[str, Any] = {}
+NO_FACTS: Values = {}
 # Of another order of sums come other last bits, and other instructions add in another order. Runs
 # of earlier versions have not recorded the instructions, nor what limits them.
 INSTRUCTIONS = ("cpu_capability", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
@@ -113,7 +106,7 @@ def create_run_folder(
     overrides: Iterable[str],
     weights: Mapping[str, str] | None = None,
     init_checkpoint: Mapping[str, object] | None = None,
-    environment: Mapping[str, Any] = NO_FACTS,
+    environment: Values = NO_FACTS,
 ) -> Path:
     """Create experiments/<model>/<env>/<run-id>/ and describe the run in it.
 
@@ -159,16 +152,12 @@ def check_run_id(config: Config, run_id: str | None) -> None:
     if run_id is None:
         return
     if not re.fullmatch(r"[A-Za-z0-9=_+][A-Za-z0-9=._+-]{0,119}", run_id):
-        raise UserError(
-            f"--run-id {run_id!r}: a run id is one folder name of up to 120 letters, digits and "
-            "= _ . + -, not starting with a dot or a dash"
-        )
+        allowed = "one folder name of up to 120 letters, digits and = _ . + -"
+        raise UserError(f"--run-id {run_id!r}: not {allowed}, or it begins with . or -")
     folder = folder_of(config, run_id)
     if folder.exists():
         resume = "" if is_finished(folder) else f", or go on with it: {resume_command(folder)}"
-        raise UserError(
-            f"--run-id {run_id}: {folder} exists already. Choose another run id{resume}"
-        )
+        raise UserError(f"--run-id {run_id}: {folder} exists already. Choose another{resume}")
 
 
 def folder_of(config: Config, run_id: str) -> Path:
@@ -227,14 +216,12 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(
-                f"{folder}: another run is writing here at this moment. Wait for it or end it"
-            ) from None
+            raise UserError(f"{folder}: another run is writing here. Wait, or end it") from None
         yield
 
 
 def check_settings(
-    folder: Path, config: Config, recorded: Any, where: str, to_go_on: bool = False
+    folder: Path, config: Config, recorded: object, where: str, to_go_on: bool = False
 ) -> None:
     """Raise UserError where a setting with an effect was changed in config.json since the start.
 
@@ -250,10 +237,8 @@ def check_settings(
         free = free | {"n_steps"}
     names = [name for name, value in here.items() if name not in free and known.get(name) != value]
     if names:
-        raise UserError(
-            f"{folder}: {SETTINGS} differs from {where} in {', '.join(names)}. "
-            "Restore it, or begin another run"
-        )
+        differing = f"{SETTINGS} differs from {where} in {', '.join(names)}"
+        raise UserError(f"{folder}: {differing}. Restore it, or begin another run")
 
 
 def _n_steps_given_anew(folder: Path) -> object:
@@ -271,7 +256,7 @@ def record_resume(
     config: Config,
     env_steps: int,
     differences: Sequence[str],
-    environment: Mapping[str, Any] = NO_FACTS,
+    environment: Values = NO_FACTS,
 ) -> list[str]:
     """Add the resumption of a run to run.json, and whether it continues exactly.
 
@@ -360,7 +345,7 @@ def describe_basis(config: Config) -> dict[str, object]:
     }
 
 
-def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def basis_differences(before: Values, here: Values) -> list[str]:
     if "source_sha256" not in before:
         return ["the source it was made with is not recorded"]
     found = []
@@ -436,7 +421,7 @@ def _git(*arguments: str) -> str:
         return ""
 
 
-def _versions(basis: Mapping[str, Any]) -> dict[str, object]:
+def _versions(basis: Values) -> dict[str, object]:
     found: dict[str, object] = {"python": basis.get("python")}
     for part, names in (("packages", PACKAGES), ("hardware", HARDWARE)):
         known = basis.get(part)
@@ -467,9 +452,7 @@ def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
     }
 
 
-def enlist(
-    config: Config, description: Mapping[str, Any], came: Collection[str] = ()
-) -> dict[str, bool]:
+def enlist(config: Config, description: Values, came: Collection[str] = ()) -> dict[str, bool]:
     """Write into the user's list where a run leads; one that leads nowhere needs no place there.
 
     Returns an entry for run.json where that cannot be done.
@@ -514,7 +497,7 @@ def stored_config(values: Any, source: str, folder: Path, trust: bool) -> Config
 
 def check_outside(
     config: Config,
-    values: Mapping[str, Any],
+    values: Values,
     source: Path,
     trust: bool,
     given: Collection[str] = (),
@@ -548,9 +531,7 @@ def check_outside(
     print(one_line(f"as {source} says, with {', '.join(leading)}"), flush=True)
 
 
-def _admit(
-    setting: str, module: str, source: str, own: Mapping[str, Any] | None, trust: bool
-) -> None:
+def _admit(setting: str, module: str, source: str, own: Values | None, trust: bool) -> None:
     """Let Python find a module that a stored run names, or raise UserError.
 
     It is never the standard library's, nor a package's own program: importing those may start one.
@@ -558,10 +539,8 @@ def _admit(
     facts = (own or {}).get(module)
     place = Path(facts["folder"]) if facts else None
     if is_never_named(module):
-        raise UserError(
-            f"{source}: {setting} names '{module}', which holds no agent and no environment. "
-            "Name another run"
-        )
+        named = f"{setting} names '{module}', no agent and no environment"
+        raise UserError(f"{source}: {named}. Name another run")
     # Code of one's own run, where the user has run it before; an edit of it is the user's.
     if place is not None and facts is not None:
         search(place)
@@ -597,7 +576,7 @@ def _tell_edited(setting: str, module: str, place: Path, _sha256: str) -> None:
     )
 
 
-def _own_modules(values: Any, folder: Path) -> dict[str, Any] | None:
+def _own_modules(values: object, folder: Path) -> dict[str, Any] | None:
     """Return the code of a run in the user's list; None where it is not there as it is here."""
     description = description_of(folder)
     file = _file_in_list(description)
@@ -608,17 +587,17 @@ def _own_modules(values: Any, folder: Path) -> dict[str, Any] | None:
     return known["user_modules"] if is_own else None
 
 
-def _leads_to(values: Mapping[str, Any], description: Mapping[str, Any]) -> dict[str, Any]:
+def _leads_to(values: Values, description: Values) -> dict[str, Any]:
     start = description.get(INIT_FROM)
     return {"outside": _outside(values), "code": named_modules(values), INIT_FROM: start}
 
 
-def _outside(values: Mapping[str, Any]) -> dict[str, Any]:
+def _outside(values: Values) -> dict[str, Any]:
     known = outside_settings()
     return {name: each for name, each in values.items() if name in known and known[name](each)}
 
 
-def _file_in_list(description: Mapping[str, Any]) -> Path | None:
+def _file_in_list(description: Values) -> Path | None:
     """Return the place of a run in the user's list, None without an id; it may be received."""
     name = description.get(ID)
     if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):

@@ -83,9 +83,8 @@ def with_moments(optimizer: AnyOptimizer) -> AnyOptimizer:
         parameter.grad = None
         for name, value in optimizer.state[parameter].items():
             if not torch.is_tensor(value) or (value.any() and name != "step"):
-                raise TypeError(
-                    f"{type(optimizer).__name__}: its '{name}' does not begin with zeros"
-                )
+                kind = type(optimizer).__name__
+                raise TypeError(f"{kind}: its '{name}' does not begin with zeros")
             value.zero_()
     return optimizer
 

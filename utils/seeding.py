@@ -39,7 +39,7 @@ def derived_seed(seed: int, number: int) -> int:
 
 
 def evaluation_seed(number: int) -> int:
-    """Return the seed of an evaluation whose first episode is this one of the list held out."""
+    """Return the seed of an evaluation that begins with this episode of the list held out."""
     return FIRST_HELD_OUT + number % N_HELD_OUT
 
 

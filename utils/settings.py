@@ -42,7 +42,8 @@ KINDS = {
     dict: "a JSON object",
     type(None): "null",
 }
-NOTHING: Mapping[str, Any] = types.MappingProxyType({})
+Values = Mapping[str, Any]  # of settings, or of what run.json describes, by name
+NOTHING: Values = types.MappingProxyType({})
 
 
 def setting(  # noqa: PLR0913  a keyword for each fact
@@ -53,7 +54,7 @@ def setting(  # noqa: PLR0913  a keyword for each fact
     high: float | None = None,
     choices: tuple[str, ...] | None = None,
     has_effect: bool = True,
-    safe: tuple[Any, ...] | None = None,
+    safe: tuple[object, ...] | None = None,
     typed: bool = False,
     older: Any = None,
     needs: str | None = None,
@@ -91,7 +92,7 @@ class Settings:
     next; a test may hand on `PpoSettings()`.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Values) -> None:
         vars(self).update(values)
 
     def part(self, kind: type["AnyPart"]) -> "AnyPart":
@@ -100,7 +101,7 @@ class Settings:
             raise TypeError(f"no settings of {kind.__name__}: {', '.join(sorted(missing))} lack")
         return cast("AnyPart", self)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         if unknown := changes.keys() - vars(self).keys():
             raise TypeError(f"no such settings: {', '.join(sorted(unknown))}")
         changed = copy.copy(self)
@@ -241,7 +242,7 @@ def from_text(declaration: Declaration | None, text: str) -> Any:
         return text
 
 
-def checked(declaration: Declaration, value: Any) -> Any:
+def checked(declaration: Declaration, value: object) -> Any:
     name, limits = declaration.name, declaration.metadata
     value = _as_type(declaration, value)
     if limits["choices"] and isinstance(value, str) and value not in limits["choices"]:
@@ -273,7 +274,7 @@ def with_text(declaration: Declaration) -> str:
     return f"; read with {needs}" if needs else ""
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     try:
         return shortened(json.dumps(value))
     except (TypeError, ValueError, RecursionError):
@@ -303,9 +304,7 @@ def _as_type(declaration: Declaration, value: Any) -> Any:
         try:
             value.encode()  # or it could not be written into files
         except UnicodeEncodeError:
-            raise ValueError(
-                f"{declaration.name}: {shown(value)} is not text in UTF-8. Choose another name"
-            ) from None
+            raise ValueError(f"{declaration.name}: {shown(value)} is not UTF-8") from None
         return value
     raise ValueError(f"{declaration.name}: {shown(value)} is not {kind_text(declaration)}")
 
@@ -377,7 +376,7 @@ class OwnRegistry(Registry):
         module, class_name = parts_of(self.setting, name)
         found, base = imported(self.setting, module), pkgutil.resolve_name(self.base)
         kind = getattr(found, class_name, None)
-        where = f"{self.setting}: '{class_name}' of {getattr(found, '__file__', module)}"
+        where = f"{self.setting}: '{class_name}' of {vars(found).get('__file__', module)}"
         if kind is None:
             known = {key: each for key, each in vars(found).items() if _is_kind(each, base)}
             classes = [key for key, each in known.items() if each.__module__ == module]
@@ -392,11 +391,8 @@ class OwnRegistry(Registry):
         if missing:
             raise UserError(f"{where} is not whole, it lacks {', '.join(missing)}")
         if not _are_settings(kind.reads):
-            raise UserError(
-                f"{where}: `reads` must be a tuple of classes of settings: each derived from "
-                "utils.settings.Part, a dataclass(frozen=True) itself, its fields made by "
-                "utils.settings.setting"
-            )
+            allowed = "a tuple of dataclasses(frozen=True) derived from utils.settings.Part"
+            raise UserError(f"{where}: `reads` must be {allowed}, with fields made by `setting`")
         return kind
 
     def remedy(self, kind: object) -> str:
@@ -463,7 +459,7 @@ class SettingsIndex(NamedTuple):
             if name in names
         ]
 
-    def read_by(self, values: Mapping[str, Any]) -> set[str]:
+    def read_by(self, values: Values) -> set[str]:
         """Return the settings that are read where parts are chosen by these values.
 
         A value that names no part may mean each of them; null chooses none.
@@ -485,7 +481,7 @@ class SettingsIndex(NamedTuple):
         readers = self.readers(name)
         return next(key for key, parts in self.by_choice.items() if readers[0] in parts)
 
-    def refusal(self, name: str, values: Mapping[str, Any]) -> str:
+    def refusal(self, name: str, values: Values) -> str:
         for key, parts in self.parts.items():
             chosen = parts.get(_known_as(key, values.get(key)) or "", ())
             for base in (base for part in chosen for base in part.__mro__):
@@ -500,7 +496,7 @@ class SettingsIndex(NamedTuple):
         return f"{name} is read by {listed}, and {this}"
 
 
-def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
+def all_settings(chosen: Values = NOTHING) -> dict[str, Declaration]:
     """Return every setting by its name; a wrong declaration of the user's own is a UserError."""
     own = own_choices(chosen)
     if not own:
@@ -512,29 +508,27 @@ def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
         raise UserError(f"{where}: {error}") from None
     for each in found.keys() - all_settings().keys():
         if not set(found[each].kinds) <= KINDS.keys():
-            raise UserError(
-                f"{where}: its setting '{each}' must be an int, float, bool or str, "
-                "perhaps with | None"
-            )
+            allowed = "an int, float, bool or str, perhaps with | None"
+            raise UserError(f"{where}: its setting '{each}' must be {allowed}")
     return found
 
 
-def own_choices(chosen: Mapping[str, Any]) -> dict[str, str]:
+def own_choices(chosen: Values) -> dict[str, str]:
     """Return the settings that choose classes of the user's own, module:Class."""
     own = (key for key, each in installed().registries.items() if isinstance(each, OwnRegistry))
     return {key: chosen[key] for key in own if is_named(chosen.get(key))}
 
 
 def networks_of(config: Config) -> str:
-    """Return the learner of ours whose networks the configured one trains, perhaps itself."""
+    """Return the learner of ours that names the networks of the configured one."""
     return _networks(config.algorithm)
 
 
-def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
+def settings_without_effect(chosen: Values = NOTHING) -> set[str]:
     return {name for name, each in all_settings(chosen).items() if not each.metadata["has_effect"]}
 
 
-def outside_settings() -> dict[str, Callable[[Any], bool]]:
+def outside_settings() -> dict[str, Callable[[object], bool]]:
     return {
         name: functools.partial(_leads_outside, each.metadata["safe"])
         for name, each in all_settings().items()
@@ -542,7 +536,7 @@ def outside_settings() -> dict[str, Callable[[Any], bool]]:
     }
 
 
-def settings_index(chosen: Mapping[str, Any] = NOTHING) -> SettingsIndex:
+def settings_index(chosen: Values = NOTHING) -> SettingsIndex:
     tables = _tables(chosen)
     return SettingsIndex(
         _names([Config, *installed().general]),
@@ -555,7 +549,7 @@ def settings_index(chosen: Mapping[str, Any] = NOTHING) -> SettingsIndex:
 
 
 def needless(config: Config, names: Iterable[str]) -> list[str]:
-    """Return a line for each of some settings that has a value, where what it needs has none."""
+    """Return a line for each of some settings that has a value although its `needs` has none."""
     values = config.as_dict()
     declarations = all_settings(values)
     facts = {name: declarations[name].metadata for name in names}
@@ -583,14 +577,14 @@ def settings_of_env(config: Config) -> set[str]:
 _declared = functools.cache(declared)
 
 
-def _leads_outside(safe: tuple[Any, ...], value: Any) -> bool:
+def _leads_outside(safe: tuple[object, ...], value: object) -> bool:
     """Return whether a value is not safe; of a dictionary, whether a text in it may be a place.
 
     A text with a colon may name a module, or be an address.
     """
     if not isinstance(value, dict):
         return value not in safe
-    parts: list[Any] = [value]
+    parts: list[object] = [value]
     for part in parts:  # the list grows meanwhile: nested values come last
         if isinstance(part, dict):
             parts += [*part, *part.values()]
@@ -600,13 +594,13 @@ def _leads_outside(safe: tuple[Any, ...], value: Any) -> bool:
     return any(re.search(r"[/\\:~]", text) or os.path.lexists(text) for text in texts)
 
 
-def _all_parts(chosen: Mapping[str, Any]) -> tuple[type[Part], ...]:
+def _all_parts(chosen: Values) -> tuple[type[Part], ...]:
     tables = _tables(chosen).values()
     by_choice = (part for table in tables for parts in table.values() for part in parts)
     return tuple(dict.fromkeys((Config, *by_choice, *installed().general)))
 
 
-def _tables(chosen: Mapping[str, Any]) -> dict[str, dict[str, tuple[type[Part], ...]]]:
+def _tables(chosen: Values) -> dict[str, dict[str, tuple[type[Part], ...]]]:
     registries = installed().registries
     tables = {setting: registry.settings() for setting, registry in registries.items()}
     for setting, name in own_choices(chosen).items():
@@ -614,12 +608,12 @@ def _tables(chosen: Mapping[str, Any]) -> dict[str, dict[str, tuple[type[Part], 
     return tables
 
 
-def _known_as(setting: str, name: Any) -> str | None:
+def _known_as(setting: str, name: object) -> str | None:
     return installed().registries[setting].known_as(name) if isinstance(name, str) else None
 
 
 def _networks(algorithm: str) -> str:
-    """Return the learner of ours whose networks a learner trains; ours train their own."""
+    """Return the learner of ours that names a learner's networks; ours name their own."""
     if not is_named(algorithm):
         return algorithm
     networks: str = installed().registries["algorithm"].find(algorithm).networks

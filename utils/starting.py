@@ -55,6 +55,6 @@ def number_of_threads(given: int | None) -> int:
 
 
 # At import, or it would come too late: programs import slow packages before they call anything.
-if is_started(getattr(sys.modules["__main__"], "__file__", None)):
+if is_started(vars(sys.modules["__main__"]).get("__file__")):
     defer_sigint()
     let_waiting_threads_sleep()

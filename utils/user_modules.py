@@ -11,7 +11,6 @@ there, and lend the user's names that they lack: `envs.corridor` comes from the 
 import ast
 import hashlib
 import importlib
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,10 +43,8 @@ def named_modules(values: Mapping[str, Any]) -> dict[str, str]:
 def parts_of(setting: str, name: str) -> tuple[str, str]:
     module, _, class_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), class_name)):
-        raise UserError(
-            f"{setting}: '{shortened(name)}' is not of the form module:Class, such as "
-            "my_agents:MyAgent"
-        )
+        form = "module:Class, such as my_agents:MyAgent"
+        raise UserError(f"{setting}: '{shortened(name)}' is not of the form {form}")
     return module, class_name
 
 
@@ -61,10 +58,6 @@ def imported(setting: str, module: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
-        if error.name == "settings" and not has_file("settings"):  # understood for one version
-            logging.warning(f"{module}: 'settings' is 'utils.settings' now")
-            sys.modules["settings"] = importlib.import_module("utils.settings")
-            return imported(setting, module)
         absent = isinstance(error, ModuleNotFoundError) and error.name
         if absent and f"{module}.".startswith(f"{absent}."):
             raise UserError(
@@ -80,9 +73,9 @@ def imported(setting: str, module: str) -> ModuleType:
 
 
 @contextmanager
-def telling(config: Any) -> Iterator[None]:
+def telling(config: object) -> Iterator[None]:
     """Tell an error of classes of the user's own in one line, by the settings that name them."""
-    named = {key: getattr(config, key, None) for key in OWN_CLASSES}
+    named = {key: vars(config).get(key) for key in OWN_CLASSES}
     own = [f"{key}: {name}" for key, name in named.items() if is_named(name)]
     try:
         yield
@@ -131,8 +124,9 @@ def refuse_unguarded_script() -> None:
 
 
 def advice(error: BaseException) -> str:
-    top = str(getattr(error, "name", None)).partition(".")[0]
-    path = Path(getattr(error, "path", None) or "/")
+    if not isinstance(error, ImportError):
+        return ""
+    top, path = str(error.name).partition(".")[0], Path(error.path or "/")
     is_ours = top in (*OWN_PACKAGES, *PROGRAMS) and ROOT in path.parents
     return f". {path} is a part of this program: give your module another name" if is_ours else ""
 
@@ -216,7 +210,7 @@ class _OursFirst:
         if found is not None and not inner:
             found.loader = _Lending(name, str(found.origin))
         if found is None and "." not in inner and (theirs := self.module_of_theirs(top)):
-            return PathFinder.find_spec(name, getattr(theirs, "__path__", ()), target)
+            return PathFinder.find_spec(name, vars(theirs).get("__path__", ()), target)
         return found
 
     def spec_of_theirs(self, name: str) -> ModuleSpec | None:
@@ -235,10 +229,8 @@ class _OursFirst:
             ours = vars(importlib.import_module(name)) if name in OWN_PACKAGES else {}
             for key, value in vars(module).items():
                 if key[0] != "_" and ours.get(key, value) is not value:
-                    raise ImportError(
-                        f"'{key}' stands in {spec.origin} and in {name} of this program. "
-                        "Give your file another name"
-                    )
+                    places = f"{spec.origin} and in {name} of this program"
+                    raise ImportError(f"'{key}' stands in {places}. Give your file another name")
         except BaseException:
             del self.theirs[name]
             raise
@@ -273,7 +265,7 @@ def keep_theirs(imported: Mapping[str, ModuleType]) -> None:
     """Give the places of ours in sys.modules back that the user's modules have taken."""
     for name, module in imported.items():
         top, _, inner = name.partition(".")
-        file = Path(getattr(module, "__file__", None) or "/").resolve()
+        file = Path(vars(module).get("__file__") or "/").resolve()
         if top in _OURS_FIRST.names and not {ROOT / top, ROOT / f"{top}.py"} & {
             file,
             *file.parents,
