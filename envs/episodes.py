@@ -15,12 +15,10 @@ import signal
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, SupportsFloat, cast
+from typing import Any, ParamSpec, SupportsFloat, TypeVar, cast
 
 import gymnasium
 import numpy as np
-
-from utils.environments import Info
 
 try:
     from gymnasium.vector import AutoresetMode
@@ -33,7 +31,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWra
 from gymnasium.vector.async_vector_env import AsyncState
 
 from envs.notices import name_of
-from utils.environments import Environments
+from utils.environments import Action, Environments, Info, Observation
 from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
 from utils.seeding import episode_seed, seed_everything
 from utils.user_modules import refuse_unguarded_script
@@ -45,17 +43,21 @@ SHARED_MODULES = ["torch", "gymnasium"]
 SECONDS_TO_DIE = 0.1
 MAKE_ANEW = ". Let the function make a new one in every call, such as lambda: MyEnv()"
 
-Options = dict[str, Any] | None
-ChooseOptions = Callable[[int], dict[str, Any]]
-ResetResult = tuple[Any, Info]
-StepResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Info]
-SingleStepResult = tuple[Any, SupportsFloat, bool, bool, Info]
+ResetOptions = dict[str, Any]  # by the names that an environment gives them
+Options = ResetOptions | None
+ChooseOptions = Callable[[int], ResetOptions]
+ResetResult = tuple[Observation, Info]
+StepResult = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, Info]
+SingleStepResult = tuple[Observation, SupportsFloat, bool, bool, Info]
+Seeds = int | list[int | None] | None  # of all environments, or of each
 MakeOne = Callable[[], gymnasium.Env]
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 # Seed of the run, number of the environment within it, number of the episode, checksum, options.
 Running = tuple[int, int, int, int, Options]
 
 
-def checksum(shown: Any, so_far: int = 0) -> int:
+def checksum(shown: object, so_far: int = 0) -> int:
     if isinstance(shown, dict):
         shown = list(shown.items())
     if isinstance(shown, list | tuple) or (isinstance(shown, np.ndarray) and shown.dtype == object):
@@ -105,7 +107,7 @@ class SeededEnv(gymnasium.Wrapper):
         self._options = {**(options or {}), **chosen} or None
         return self._begin()
 
-    def step(self, action: Any) -> SingleStepResult:
+    def step(self, action: Action) -> SingleStepResult:
         self._n_steps += 1
         try:
             shown, reward, terminated, truncated, info = self.env.step(action)
@@ -160,7 +162,7 @@ class SeededEnv(gymnasium.Wrapper):
 class WithOptions(gymnasium.Wrapper):
     """An environment that is given these options at each reset."""
 
-    def __init__(self, env: gymnasium.Env, options: dict[str, Any]) -> None:
+    def __init__(self, env: gymnasium.Env, options: ResetOptions) -> None:
         super().__init__(env)
         self.options = options
 
@@ -200,19 +202,19 @@ class SingleEnvs(VectorWrapper, Environments):
 
         self._streams = Streams(name_of(env))
 
-    def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         seeds: Any = None if seed is None else [seed] * self.num_envs
         with self._streams.anew(seed, (options or {}).get(FIRST_ENV, 0)):
             return self.env.reset(seed=seeds, options=options)
 
-    def step(self, actions: Any) -> StepResult:
+    def step(self, actions: np.ndarray) -> StepResult:
         with self._streams:
             shown, rewards, terminated, truncated, info = self.env.step(actions)
         final = info.get("final_info", {})  # where an episode ended, info is the next one's
         info |= {name: final[name] for name in ("success", "_success") if name in final}
         return shown, rewards, terminated, truncated, info
 
-    def cues(self) -> Sequence[Any] | None:
+    def cues(self) -> Sequence[object] | None:
         """Return the cue that each shows now, None if one has no cues."""
         return self._call("cue") if all(self._call("has_wrapper_attr", "cue")) else None
 
@@ -223,7 +225,7 @@ class SingleEnvs(VectorWrapper, Environments):
         with self._streams.anew():
             return all(self._call("replay", running, actions))
 
-    def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
+    def _call(self, name: str, *arguments: object) -> tuple[Any, ...]:
         return cast(Any, self.env).call(name, *arguments)
 
 
@@ -283,10 +285,10 @@ def one_process_each(
 class ProcessVectorEnv(AsyncVectorEnv):
     """Environments in processes; the death of one of them is a RunError of one line."""
 
-    def reset(self, **options: Any) -> Any:
-        return self._watched(super().reset, **options)
+    def reset(self, *, seed: Seeds = None, options: Options = None) -> ResetResult:
+        return self._watched(super().reset, seed=seed, options=options)
 
-    def step(self, actions: Any) -> Any:
+    def step(self, actions: np.ndarray) -> StepResult:
         return self._watched(super().step, actions)
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
@@ -294,7 +296,9 @@ class ProcessVectorEnv(AsyncVectorEnv):
             self._state = AsyncState.DEFAULT
             raise self.error_queue.get()[2]
 
-    def _watched(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _watched(
+        self, work: Callable[Given, Result], *arguments: Given.args, **options: Given.kwargs
+    ) -> Result:
         """Let the processes work; raise RunError if one of them has died.
 
         Not a context manager: its generator crashes Python 3.12.1 later on, in garbage collection.

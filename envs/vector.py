@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from numbers import Integral
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -23,10 +22,11 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from envs.episodes import (
     FIRST_ENV,
+    Given,
     MakeOne,
     Options,
     ResetResult,
-    SingleStepResult,
+    Result,
     StepResult,
     as_fault,
     checksum,
@@ -34,7 +34,7 @@ from envs.episodes import (
 )
 from envs.settings import FULL, TwinSettings
 from envs.spaces import shown
-from utils.environments import Environments, Info, State, Wrapped
+from utils.environments import Environments, Info, Observation, State, Wrapped
 from utils.errors import ENDINGS, UserError
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
@@ -98,7 +98,7 @@ class NumpyVectorEnv(Environments):
         self._seed, self._first_env = seed, 0
         self._episodes = np.full(n_envs, -1)  # how many have begun before the present one
         self._generators = [np.random.default_rng(seed)] * n_envs  # every episode brings its own
-        self._observations: Any = None
+        self._observations: Shown = np.empty(0)
 
     @abstractmethod
     def begin(self, row: int, generator: np.random.Generator) -> None:
@@ -109,7 +109,7 @@ class NumpyVectorEnv(Environments):
         """Take one step everywhere: actions [N] -> rewards [N], terminated [N], truncated [N]."""
 
     @abstractmethod
-    def observe(self, rows: np.ndarray) -> Any:
+    def observe(self, rows: np.ndarray) -> Shown:
         """Return fresh observations of the given environments: rows [R] -> [R, ...].
 
         A dictionary holds such arrays, of objects where they are text.
@@ -119,7 +119,7 @@ class NumpyVectorEnv(Environments):
         """Return whether each episode has succeeded, asked for where one has just ended.  [N]"""
         raise NotImplementedError
 
-    def words(self, actions: np.ndarray | None) -> dict[str, Any]:
+    def words(self, actions: np.ndarray | None) -> Info:
         """Return more for `info`, after a step with these actions, after `reset` with None."""
         return {}
 
@@ -152,7 +152,7 @@ class NumpyVectorEnv(Environments):
             put(shown, rows, self.observe(rows))
         return shown, rewards, terminated, truncated, info | self.words(actions)
 
-    def running(self) -> dict[str, Any]:
+    def running(self) -> State:
         return {
             "seed": self._seed,
             "first_env": self._first_env,
@@ -160,7 +160,7 @@ class NumpyVectorEnv(Environments):
             "checksum": checksum(self._observations),
         }
 
-    def replay(self, running: dict[str, Any], actions: Sequence[np.ndarray]) -> bool:
+    def replay(self, running: State, actions: Sequence[np.ndarray]) -> bool:
         """Play saved episodes again, given the actions of each, N of [T]; return if they agree.
 
         All are stepped together and end at the same step, so each begins when as many steps are
@@ -298,14 +298,16 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             raise ValueError(f"the state holds {len(actions):,} steps, at most {LONGEST_REPLAY:,}")
         if not ((lengths >= 0) & (lengths <= len(actions))).all():
             raise ValueError(f"the state holds {len(actions)} steps, episodes have {lengths}")
-        bounds: tuple[Any, Any] = (0, flatdim(space) - 1)
+        low, high = np.array(0), np.array(flatdim(space) - 1)
         if isinstance(space, Box):
-            bounds = space.low, space.high
-        is_inside = (actions >= bounds[0]) & (actions <= bounds[1])
+            low, high = space.low, space.high
+        is_inside = (actions >= low) & (actions <= high)
         if actions.shape[2:] != (space.shape or ()) or not is_inside.all():
             raise ValueError(f"the state holds actions that are not of {shown(space)}")
 
-    def _told(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _told(
+        self, work: Callable[Given, Result], *arguments: Given.args, **options: Given.kwargs
+    ) -> Result:
         """Let the environments work; raise EnvFault if one raises something or ends the program."""
         try:
             return work(*arguments, **options)
@@ -316,7 +318,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             raise as_fault(error, f"env: '{self.name}': ", step) from error
 
 
-class Twin(gymnasium.Wrapper):
+class Twin(gymnasium.ObservationWrapper):
     """A single environment that shows at every step what is to be remembered, in the same space.
 
     Its method `show_cue(observation)` returns an observation with that in it.
@@ -332,13 +334,8 @@ class Twin(gymnasium.Wrapper):
             )
         self._show_cue = env.get_wrapper_attr("show_cue")
 
-    def reset(self, **options: Any) -> ResetResult:
-        observation, info = self.env.reset(**options)
-        return self._show_cue(observation), info
-
-    def step(self, action: Any) -> SingleStepResult:
-        observation, *others = self.env.step(action)
-        return self._show_cue(observation), *others
+    def observation(self, observation: Observation) -> Observation:
+        return self._show_cue(observation)
 
 
 def twin_if_asked(make_one: MakeOne, config: TwinSettings) -> MakeOne:
@@ -362,7 +359,7 @@ def cues_of(env: Environments) -> np.ndarray | None:
     return np.array([_number(cue) for cue in np.asarray(told, object).tolist()], dtype=np.int64)
 
 
-def _number(cue: Any) -> int:
+def _number(cue: object) -> int:
     if cue is None:
         return NOT_SHOWN
     if not isinstance(cue, Integral) or not NOT_SHOWN <= int(cue) < 2**63:

@@ -57,7 +57,7 @@ class Curiosity(ABC):
 
     def __init__(
         self,
-        config: Any,
+        config: IntrinsicSettings,
         networks: Mapping[str, nn.Module],
         features_of: Callable[[ObservationBatch, Tensor], Kinds],
         n_batches: int = 1,
@@ -215,7 +215,9 @@ class RandomNetworkDistillation(Curiosity):
     reads = (IntrinsicSettings,)
 
     @staticmethod
-    def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
+    def networks_for(
+        config: IntrinsicSettings, shapes: Shapes, n_actions: int
+    ) -> dict[str, nn.Module]:
         widths = [config.curiosity_width] * 3
         return {kind: Distillation(shape, widths) for kind, shape in shapes.items()}
 
@@ -248,6 +250,7 @@ class NovelD(RandomNetworkDistillation):
         visited: Hashes of the observations of each environment's running episode.
     """
 
+    config: NovelDSettings
     reads = (NovelDSettings,)
 
     def __init__(self, *given: Any) -> None:
@@ -297,11 +300,12 @@ class ActivePretraining(Curiosity):
         r = log(1 + mean over K neighbours of max(d / mean(d) - clip, 0))
     """
 
+    config: AptSettings
     reads = (AptSettings,)
     logged = ("loss", "forward_loss", "inverse_loss")
 
     @classmethod
-    def configured(cls, config: Any, agent: Agent, n_actions: int) -> Curiosity:
+    def configured(cls, config: AptSettings, agent: Agent, n_actions: int) -> Curiosity:
         if config.curiosity_icm == "ellm" and agent.reader.action_shape:
             raise UserError(
                 "curiosity_icm: ellm takes an action for one number, and here it is a vector. "
@@ -310,7 +314,7 @@ class ActivePretraining(Curiosity):
         return super().configured(config, agent, n_actions)
 
     @staticmethod
-    def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
+    def networks_for(config: AptSettings, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
         """Return curiosity modules; UserError if ellm's shared encoder meets unequal shapes."""
         as_ellm, first = config.curiosity_icm == "ellm", next(iter(shapes))
         if as_ellm and tuple(shapes.get(TEXT, shapes[first])) != tuple(shapes[first]):
@@ -372,6 +376,7 @@ class E3B(Curiosity):
         is_first: Where an episode begins in the rollout that is being paid.  [T, N]
     """
 
+    config: E3BSettings
     reads = (E3BSettings,)
 
     def __init__(self, *given: Any) -> None:
@@ -390,7 +395,7 @@ class E3B(Curiosity):
         return problems
 
     @staticmethod
-    def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
+    def networks_for(config: E3BSettings, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
         widths = 2 * config.curiosity_width, config.curiosity_width
         return {kind: InverseDynamics(shape, widths, n_actions) for kind, shape in shapes.items()}
 
@@ -545,7 +550,7 @@ class Perceptron(nn.Module):
 
 
 class FeatureReader:
-    def __init__(self, config: Any, agent: Any) -> None:
+    def __init__(self, config: IntrinsicSettings, agent: Agent) -> None:
         self.config, self.agent = config, agent
 
     def __call__(self, observations: ObservationBatch, context: Tensor) -> Kinds:
@@ -576,7 +581,7 @@ class FeatureReader:
         return SentenceFeatures(self.agent.reader.sentences, encoder)
 
 
-def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
+def _example(config: IntrinsicSettings, agent: Agent) -> tuple[ObservationBatch, Tensor]:
     reader, device = agent.reader, agent.device
     images = vectors = text = None
     if reader.image_shape is not None:

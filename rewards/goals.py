@@ -10,7 +10,6 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from string import printable
-from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Dict, Space, Text
@@ -32,7 +31,7 @@ from rewards.episode_goals import (
 )
 from rewards.settings import REWARD_LAST, TASK, GoalSettings
 from rewards.suggesters import SUGGESTERS, rules
-from utils.environments import Environments, Info, State, Wrapped
+from utils.environments import Environments, Info, Observation, State, Wrapped
 from utils.errors import UserError, raise_any
 from utils.files import object_array
 from utils.household import SUITABLE
@@ -186,15 +185,15 @@ class GoalRewards(Wrapped):
             self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+        self, *, seed: int | None = None, options: Info | None = None
+    ) -> tuple[Observation, Info]:
         observations, info = self.env.reset(seed=seed, options=options)
         self._begin(range(self.num_envs))
         return self._shown(observations, info), info
 
     def step(
         self, actions: np.ndarray
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    ) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, Info]:
         # The environment's own rewards are dropped: its statistics have counted them already.
         observations, _, terminated, truncated, info = self.env.step(actions)
         deeds = [_deed(info, row) for row in range(self.num_envs)]
@@ -285,7 +284,7 @@ class GoalRewards(Wrapped):
         self._recent.extend(self._returns[rows].tolist())
         self._begin(rows)
 
-    def _shown(self, observations: Any, info: Info) -> Any:
+    def _shown(self, observations: Observation, info: Info) -> Observation:
         told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
         # All environments at once: a language model reads their new scenes together.
         suggested = self.suggester.suggest(told)
@@ -334,7 +333,7 @@ def _with_goal(space: Space) -> Dict:
     return Dict(parts | {GOAL: Text(LONGEST_GOAL, charset=printable)})
 
 
-def _joined(observations: Any, goals: Any) -> dict[str, Any]:
+def _joined(observations: Observation, goals: Observation) -> dict[str, Observation]:
     parts = observations if isinstance(observations, dict) else {"observation": observations}
     return {**parts, GOAL: goals}
 

@@ -6,7 +6,6 @@ where they do. Scores are not comparable: docs/housekeep.md has the differences.
 
 An agent stands at a receptacle of a room. It goes to the next one, or to the first one of the next
 room; sees the things where it stands, and after looking around those of the whole room; turns
-from utils.environments import State
 from one thing to the next; picks one up and places it. With n_t the number of things where they
 belong, none of them held,
 
@@ -21,7 +20,7 @@ import string
 from collections import deque
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space, Text
@@ -30,7 +29,7 @@ from envs.settings import HouseSettings
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from envs.vector import NumpyVectorEnv
 from utils import household as words
-from utils.environments import State, Suite
+from utils.environments import Info, State, Suite
 from utils.errors import UserError
 from utils.files import object_array
 from utils.household import Goal, known_sentence, listed, sights_sentence
@@ -413,7 +412,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     def succeeded(self) -> np.ndarray:
         return self._n_right[:, 1] == len(self._is_misplaced)
 
-    def words(self, actions: np.ndarray | None) -> dict[str, Any]:
+    def words(self, actions: np.ndarray | None) -> Info:
         return self._told() if actions is None else self._deeds | self._told()
 
     def observe(self, rows: np.ndarray) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class Recurrent(TrainedMemory):
         super().__init__(n_features, settings)
         self.width, self.n_layers = settings.memory_width, settings.memory_layers
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
         # The weights of a copy, such as a target network's, lie apart; cuDNN would gather them at
         # every call.

@@ -83,7 +83,7 @@ class Cell(nn.Module, ABC):
     shape: tuple[int, ...]
     dtype = torch.float32
 
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: NetworkSettings) -> None:
         super().__init__()
 
     @abstractmethod

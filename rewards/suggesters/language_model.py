@@ -157,7 +157,7 @@ class PromptedSuggester(Suggester):
                 found[key] = self._keep(distinct[key], answer, read)
         return [found.get(key) for key in keys]
 
-    def awaited(self, answers: Iterable[Any], n: int) -> Iterable[Any]:
+    def awaited(self, answers: Iterable[FOUND], n: int) -> Iterable[FOUND]:
         return tqdm(
             answers,
             total=n,
@@ -336,7 +336,7 @@ def check_writes(name: str) -> None:
     supported(find_model(name))
 
 
-def writing_parameters(config: WritingSettings) -> dict[str, Any]:
+def writing_parameters(config: WritingSettings) -> dict[str, object]:
     return {
         "by": WRITING,
         "stop": STOP,

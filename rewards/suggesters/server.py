@@ -39,6 +39,7 @@ from rewards.suggesters.language_model import (
     writing_parameters,
 )
 from rewards.suggesters.rules import TextState
+from utils.environments import State
 from utils.errors import RunError, UserError, did_you_mean, escape
 from utils.settings import Config
 
@@ -90,7 +91,9 @@ class Server:
         self._has_proxies = not local  # those of the environment
         self._certificates = ssl.create_default_context()  # the system's, where httpx has its own
 
-    def post(self, path: str, body: Mapping[str, Any], sent: Callable[[], None]) -> dict[str, Any]:
+    def post(
+        self, path: str, body: Mapping[str, object], sent: Callable[[], None]
+    ) -> dict[str, Any]:
         """Return the server's JSON object, trying again where that may help, or raise ServerError.
 
         `sent` is called before each try; an exception of it ends the trying.
@@ -238,10 +241,10 @@ class ServerSuggester(PromptedSuggester):
     def metrics(self) -> dict[str, float]:
         return super().metrics() | {"suggester/requests": self.sent}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return super().state_dict() | {"run": self.run, "sent": self.sent}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         # Those sent since the start, about the scenes of a run that is being resumed, count, too.
         self.run, sent = state["run"], self.cache.spend(state["run"], state["sent"]) + self.sent
