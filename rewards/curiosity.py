@@ -7,18 +7,19 @@ then do the networks of the reward learn from the batch.
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Agent, Transitions
-from models.caching import to_float01
+from models.caching import DistinctImages, to_float01
 from models.encoders import ImageEncoder, build_image_encoder, initialise_orthogonal
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
@@ -261,9 +262,7 @@ class NovelD(RandomNetworkDistillation):
         if not self.config.noveld_first_visit:
             return rewards
         assert steps.is_first is not None, "PPO learns from whole rollouts"
-        kinds = [kind.cpu().numpy() for kind in steps.observations.shown.tensors().values()]
-        rows = (b"".join(each.tobytes() for each in row) for row in zip(*kinds, strict=True))
-        hashes = [int.from_bytes(blake2b(row, digest_size=8).digest()) for row in rows]
+        hashes = observation_hashes(steps.observations)
         seen, reached = hashes[: len(rewards)], hashes[len(rewards) :]
         counts = []
         for row, begins in enumerate(steps.is_first.flatten().tolist()):
@@ -288,6 +287,28 @@ class NovelD(RandomNetworkDistillation):
     def novelty(self, before: Kinds, after: Kinds) -> dict[str, Tensor]:
         known, reached, alpha = self.errors(before), self.errors(after), self.config.noveld_alpha
         return {kind: F.relu(reached[kind] - alpha * known[kind]) for kind in known}
+
+
+def observation_hashes(batch: ObservationBatch) -> list[int]:
+    """Return a 64-bit hash of each of B observations, the same in every process."""
+    kinds = batch.stored._replace(images=None).map(batch.picked).tensors().values()
+    numbers = [kind.cpu().numpy() for kind in kinds]
+    beside: Iterable[bytes] = repeat(b"")
+    if numbers:
+        beside = (b"".join(each.tobytes() for each in row) for row in zip(*numbers, strict=True))
+    images = np.zeros((1, 0), np.uint8)
+    image_of: Iterator[int] = repeat(0)
+    if batch.stored.images is not None:
+        # Few images of a rollout differ, and the encoder has told them apart for the whole update.
+        different = DistinctImages(batch)
+        images = different.images.cpu().numpy()
+        image_of = iter(different.row_of.tolist())
+
+    @cache
+    def hashed(image: int, beside: bytes) -> int:
+        return int.from_bytes(blake2b(images[image].tobytes() + beside, digest_size=8).digest())
+
+    return list(map(hashed, image_of, beside))
 
 
 class ActivePretraining(Curiosity):
