@@ -128,6 +128,7 @@ class EnvPoolVectorEnv(Environments):
         if not ended.any():
             return images, rewards, terminated, truncated, {}
         rows = np.flatnonzero(ended)
+        # `images` keep the last observations of ended episodes, which `final_obs` is made of.
         following = images.copy()
         following[rows] = self._to_images(self._begin_next(rows))
         info = {"final_obs": final_observations(images, rows), "_final_obs": ended}

@@ -65,13 +65,16 @@ def checksum(shown: object, so_far: int = 0) -> int:
             so_far = checksum(part, so_far)
         return so_far
     if isinstance(shown, np.ndarray):
+        # A CRC, not a cryptographic hash: it is taken of every step, and nobody attacks it.
         return zlib.crc32(np.ascontiguousarray(shown).data, so_far)
+    # Texts and numbers: `str` of a float holds all its digits.
     return zlib.crc32(str(shown).encode(), so_far)
 
 
 def as_fault(error: BaseException, before: str, after: str) -> BaseException:
     """Return an EnvFault for an exception of an environment; of the machine or our own as it is."""
     is_machines = isinstance(error, MemoryError | BrokenPipeError)
+    # A full disk or memory is no mistake of the environment's author.
     is_machines |= isinstance(error, OSError) and error.errno in EXHAUSTED
     if isinstance(error, EnvFault):
         return EnvFault(f"{before}{error}{after}")
@@ -101,7 +104,9 @@ class SeededEnv(gymnasium.Wrapper):
             self._episode += 1
         else:
             others = dict(options or {})
+            # By its number in the whole run: a rank plays what its part of one process would.
             self._seed, self._number = seed, others.pop(FIRST_ENV, 0) + self._row
+            # The environment itself must not see our option.
             self._episode, options = 0, others
         chosen = {} if self._choose is None else self._choose(self._number)
         self._options = {**(options or {}), **chosen} or None
@@ -115,6 +120,7 @@ class SeededEnv(gymnasium.Wrapper):
             raise
         except BaseException as error:  # whatever its author did
             raise self._fault(error) from error
+        # Of all steps, not of the last alone: different ways may lead to one picture.
         self._checksum = checksum((shown, reward), self._checksum)
         return shown, reward, terminated, truncated, info
 
@@ -134,6 +140,7 @@ class SeededEnv(gymnasium.Wrapper):
         self._begin()
         for action in actions[self._row]:
             _, _, terminated, truncated, _ = self.step(action)
+            # A running episode has not ended, so this is another one.
             if terminated or truncated:
                 return False
         return self._checksum == saved
@@ -192,6 +199,7 @@ class SingleEnvs(VectorWrapper, Environments):
         makers = [functools.partial(_seeded, make_one, row, seed, here) for row in range(n_envs)]
         env: VectorEnv
         if in_processes:
+            # A renderer's context belongs to its process, and most engines have but one.
             env = one_process_each(makers, shared_memory)
         else:
             env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -211,6 +219,7 @@ class SingleEnvs(VectorWrapper, Environments):
         with self._streams:
             shown, rewards, terminated, truncated, info = self.env.step(actions)
         final = info.get("final_info", {})  # where an episode ended, info is the next one's
+        # Told where ours and EpisodeStatistics read it: beside the step that ended.
         info |= {name: final[name] for name in ("success", "_success") if name in final}
         return shown, rewards, terminated, truncated, info
 
@@ -256,6 +265,7 @@ def _seeded(make_one: MakeOne, row: int, seed: int, trains_here: int) -> SeededE
 def check_are_several(envs: Iterable[gymnasium.Env]) -> None:
     """Raise UserError where two of some environments are one: each step would be a step of both."""
     inner = [env.unwrapped for env in envs]
+    # By what is inside: wrappers may differ around one and the same world.
     if len(set(map(id, inner))) < len(inner):
         raise UserError(f"env: all environments are one {type(inner[0]).__name__}{MAKE_ANEW}")
 
@@ -273,6 +283,7 @@ def one_process_each(
     if len(make_envs) == 1:
         return SyncVectorEnv(make_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     refuse_unguarded_script()
+    # Imported once, by the server: each process would need seconds for PyTorch alone.
     multiprocessing.get_context("forkserver").set_forkserver_preload(SHARED_MODULES)
     return ProcessVectorEnv(
         [functools.partial(_undisturbed, make_env) for make_env in make_envs],
@@ -294,6 +305,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         if not all(successes):  # Gymnasium's would print tracebacks
             self._state = AsyncState.DEFAULT
+            # The exception itself, which came through the queue; its place in the code is lost.
             raise self.error_queue.get()[2]
 
     def _watched(
@@ -310,6 +322,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
             raise
         except (EOFError, ConnectionError):
             for process in self.processes:
+                # A broken pipe may be seen before the process has an exit code.
                 process.join(SECONDS_TO_DIE)
             died = {n: p.exitcode for n, p in enumerate(self.processes) if not p.is_alive()}
             for process in self.processes:

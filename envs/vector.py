@@ -127,6 +127,7 @@ class NumpyVectorEnv(Environments):
         """Begin the next episode everywhere, or with a seed the first ones of its run."""
         if seed is not None:
             self._seed, self._first_env = seed, (options or {}).get(FIRST_ENV, 0)
+            # The episode before the first: `_begin_next` counts one on.
             self._go_to(self._rows, [0] * self.num_envs)
         self._begin_next(self._rows)
         self._observations = self.observe(self._rows)
@@ -141,6 +142,7 @@ class NumpyVectorEnv(Environments):
         actions = np.asarray(actions)
         info: Info = {}
         rewards, terminated, truncated = self.advance(actions)
+        # Before any reset: these are the last observations of episodes that end here.
         self._observations = shown = self.observe(self._rows)
         ended = terminated | truncated
         if ended.any():
@@ -149,6 +151,7 @@ class NumpyVectorEnv(Environments):
             if self.has_success:
                 info |= {"success": self.succeeded() & ended, "_success": ended}
             self._begin_next(rows)
+            # In place: `final_obs` holds copies already.
             put(shown, rows, self.observe(rows))
         return shown, rewards, terminated, truncated, info | self.words(actions)
 
@@ -166,8 +169,10 @@ class NumpyVectorEnv(Environments):
         All are stepped together and end at the same step, so each begins when as many steps are
         left as it has. Until then its environment plays something else.
         """
+        # How many steps each running episode has taken.
         lengths = np.array([len(taken) for taken in actions])
         n_steps = int(lengths.max())
+        # Action 0 until an episode's turn: what is played before it does not count.
         padded = np.stack([np.pad(taken, (n_steps - len(taken), 0)) for taken in actions])
         self._seed, self._first_env = running["seed"], running["first_env"]
         self.reset()
@@ -187,6 +192,7 @@ class NumpyVectorEnv(Environments):
     def _begin_next(self, rows: np.ndarray) -> None:
         self._episodes[rows] += 1
         for row in rows.tolist():
+            # One for each episode: how much the last one drew changes nothing in this one.
             self._generators[row] = np.random.default_rng(self.seed_of(row))
             self.begin(row, self._generators[row])
 
@@ -210,6 +216,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         self._actions: deque[np.ndarray] = deque(maxlen=LONGEST_REPLAY)
 
     def reset(self, seed: int | None = None, options: Options = None) -> ResetResult:
+        # A reset ends all episodes: no step before it will be asked for again.
         self._actions.clear()
         return self._told(super().reset, seed=seed, options=options)
 
@@ -217,9 +224,12 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         self._n_steps += 1
         observations, rewards, terminated, truncated, info = self._told(super().step, actions)
         if "_episode" in info and (self.has_success or "success" in info):
+            # Beside Gymnasium's r and l, where everything reads the outcome of an episode.
             info["episode"]["success"] = self._success(info)
+        # A copy: the caller may write the next actions into the same array.
         self._actions.append(np.array(actions))
         if self._n_steps % STEPS_UNTIL_FORGOTTEN == 0:
+            # Seldom, as it copies the queue: between, a few steps too many are kept.
             self._actions = deque(self._running_actions(), LONGEST_REPLAY)
         return observations, rewards, terminated, truncated, info
 
@@ -227,6 +237,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         """Return the running episodes, or nothing of them where they cannot be played again."""
         import torch  # not above: --help would wait for it
 
+        # Longer than what is kept: the first actions of that episode are gone.
         is_short = self.episode_lengths.max() <= len(self._actions)
         running = self.running() if is_short else None
         if running is None:
@@ -251,10 +262,12 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         if not state["resumable"]:
             return False
         actions, lengths = state["actions"].numpy(), state["lengths"].numpy()
+        # Before anything is played: a foreign state may hold actions that would crash an engine.
         self._check(actions, lengths)
         if state["returns"].shape != lengths.shape or not state["returns"].isfinite().all():
             raise ValueError("the state holds no returns of its environments")
         n_steps = len(actions)
+        # All end at the last saved step, so each has its last `length` actions.
         taken = [actions[n_steps - length :, row] for row, length in enumerate(lengths)]
         is_same = self.replay(state["running"], taken)
         if state["own"]:
@@ -282,6 +295,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
                 '{"has_success": True} in its class: then an episode without it counts as failed',
                 self.name,
             )
+        # Unknown is not failed.
         return np.where(is_told, info["success"], math.nan)
 
     def _running_actions(self) -> list[np.ndarray]:

@@ -89,6 +89,7 @@ class Curiosity(ABC):
                 "only text"
             )
         shapes = {name: tuple(each.shape[1:]) for name, each in example.items()}
+        # PPO shows a whole rollout at once; replay shows a batch of the size of its own steps.
         by_default = config.n_batches if networks_of(config) == "PPO" else 1
         fresh = cls.networks_for(config, shapes, n_actions)
         networks = {name: network.to(agent.device) for name, network in fresh.items()}
@@ -157,6 +158,7 @@ class Curiosity(ABC):
     def learn(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
         if not self.parameters:
             return {}
+        # One row of losses for each gradient step.
         rows = []
         n_parts = self.n_batches
         if self._ranks is not None and n_parts > 1:  # every rank must average as often
@@ -189,11 +191,14 @@ class Curiosity(ABC):
         self.statistics.load_state_dict(state["statistics"])
 
     def _parts(self, n_steps: int, n_parts: int, device: torch.device) -> tuple[Tensor, ...]:
+        # No part may be empty: the mean of nothing is NaN.
         n_parts = min(n_parts, n_steps)
+        # One part needs no order: no random number is drawn for it.
         order = torch.randperm(n_steps) if n_parts > 1 else torch.arange(n_steps)
         return order.to(device).tensor_split(n_parts)
 
     def _divided(self, novelty: Tensor) -> Tensor:
+        # Before dividing, as in ELLM's code: the first batch is divided by its own deviation.
         self.statistics.update(novelty.cpu())
         return novelty / (self.statistics.variance**0.5 + DEVIATION_EPSILON)
 
@@ -266,10 +271,12 @@ class NovelD(RandomNetworkDistillation):
         seen, reached = hashes[: len(rewards)], hashes[len(rewards) :]
         counts = []
         for row, begins in enumerate(steps.is_first.flatten().tolist()):
+            # Steps lie time before environment: [T, N] in rows.
             env = row % steps.is_first.shape[1]
             if begins:  # the first observation counts as visited
                 self.visited[env] = {seen[row]}
             counts.append(reached[row] not in self.visited[env])
+            # Paid or not, it has been visited now.
             self.visited[env].add(reached[row])
         return rewards * torch.tensor(counts, device=rewards.device)
 
@@ -350,6 +357,7 @@ class ActivePretraining(Curiosity):
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
         codes = {kind: self._encoder(kind)(each) for kind, each in after.items()}
         example = next(iter(codes.values()))
+        # Distances of all pairs need memory by the square: only those within groups are taken.
         n_groups = math.ceil(len(example) / self.config.apt_group)
         groups = self._parts(len(example), n_groups, example.device)
         return self._sum({kind: self._of_codes(each, groups) for kind, each in codes.items()})
@@ -372,6 +380,7 @@ class ActivePretraining(Curiosity):
         for steps in groups:
             # Rounding would leave a small distance between a step and itself.
             among = torch.cdist(codes[steps], codes[steps]).fill_diagonal_(0)
+            # A step is its own nearest neighbour, at distance 0.
             distances[steps] = among.topk(n_nearest, largest=False).values
         self.statistics.update(distances.cpu(), correction=int(distances.numel() > 1))
         mean = max(float(self.statistics.mean), SMALLEST)  # it is 0 if all steps were alike
@@ -421,6 +430,7 @@ class E3B(Curiosity):
         return {kind: InverseDynamics(shape, widths, n_actions) for kind, shape in shapes.items()}
 
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        # `rewards` gets features alone, and the bonus follows episodes.
         self.is_first = steps.is_first
         return super().__call__(steps)
 
@@ -434,7 +444,9 @@ class E3B(Curiosity):
         assert self.is_first is not None, "PPO learns from whole rollouts"
         n_envs, width = self.is_first.shape[1], self.config.curiosity_width
         encoder = self.networks.get_submodule(f"{kind}.encoder")
+        # float64: see `inverses`.
         now, then = (encoder(each).double().view(-1, n_envs, width) for each in (before, after))
+        # C begins as ridge * I, so its inverse as I / ridge.
         empty = torch.eye(width, dtype=now.dtype, device=now.device) / self.config.e3b_ridge
         if kind not in self.inverses:
             self.inverses[kind] = empty.repeat(n_envs, 1, 1)
@@ -443,7 +455,9 @@ class E3B(Curiosity):
             if begins.any():  # an episode's first observation is seen, but no step led to it
                 fresh = empty.repeat(int(begins.sum()), 1, 1)
                 take_in(now[t, begins], fresh)
+                # The new episode knows its first observation and nothing of the one before.
                 inverses[begins] = fresh
+            # Paid by C before this step is in it, as the bonus is taken inside `take_in`.
             found.append(take_in(then[t], inverses))
         return torch.cat(found).float()
 
@@ -485,10 +499,12 @@ class Distillation(nn.Module):
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
         super().__init__()
         self.predictor = Perceptron(shape, widths)
+        # Random for ever; its weights are saved, as the error is measured against them.
         self.target = Perceptron(shape, widths).requires_grad_(False)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the mean squared error of each prediction.  [B]"""
+        # Of the batch itself, also when a single rollout is judged: no running numbers to save.
         variance, mean = torch.var_mean(features, 0, correction=0)
         rows = ((features - mean) / (variance + EPSILON).sqrt()).clamp(-CLIP, CLIP)
         return (self.predictor(rows) - self.target(rows)).square().mean(-1)
@@ -518,6 +534,7 @@ class Dynamics(nn.Module):
         now, then = self.encoder(before), self.encoder(after)
         taken = actions
         if not actions.is_floating_point():
+            # ELLM's code feeds the number of the action as if it were a quantity.
             taken = actions[:, None] if self.as_ellm else F.one_hot(actions, self.n_actions)
         foreseen = self.forwards(torch.cat((now, taken.float()), -1))
         guessed = self.inverse(torch.cat((now, then), -1))

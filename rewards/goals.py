@@ -201,6 +201,7 @@ class GoalRewards(Wrapped):
         rewards = np.array([each.reward for each in reached])
         completed = np.array([each.completed for each in reached])
         self._returns += rewards
+        # Once is enough: later steps of the episode do not undo it.
         self._completed |= completed
         successes = zip(deeds, reached, strict=True)
         info |= {
@@ -211,6 +212,7 @@ class GoalRewards(Wrapped):
         }
         ended = terminated | truncated
         if ended.any():
+            # Before goals are shown: the next episodes have begun in these observations already.
             self._end(ended, info)
         return self._shown(observations, info), rewards, terminated, truncated, info
 
@@ -248,6 +250,7 @@ class GoalRewards(Wrapped):
         if self._quality:
             self._quality.load_state_dict(state["quality"])
         self._recent = deque(map(float, state["recent_goal_returns"]), EPISODES_AVERAGED)
+        # New episodes begin: saved goals belong to others.
         if not is_same:
             return False
         for episode, saved in zip(self.episodes, state["goals"], strict=True):
@@ -281,6 +284,7 @@ class GoalRewards(Wrapped):
         if self._tells_success:  # a task completed once makes the episode a success
             info["episode"]["success"] = self._completed & ended
             info |= {"success": self._completed & ended, "_success": ended}
+        # Before `_begin` sets them to 0.
         self._recent.extend(self._returns[rows].tolist())
         self._begin(rows)
 
