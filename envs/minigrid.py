@@ -126,7 +126,9 @@ def draw(symbols: np.ndarray) -> np.ndarray:
     """
     tiles = tile_table()
     kinds, colours, states = SYMBOLS
+    # (object, colour, state) as one number: the row of the table of tiles.
     numbers = symbols @ np.array([colours * states, states, 1])
+    # The second half of the table has the agent on the tile.
     numbers[:, *AGENT_CELL] += kinds * colours * states
     lines = tiles.take(numbers, axis=0)  # [N, column, row, 3, line]
     lines = np.ascontiguousarray(lines.transpose(0, 3, 2, 4, 1))  # [N, 3, row, line, column]
@@ -166,6 +168,7 @@ def pictured(env: gymnasium.Env, config: MissionSettings) -> gymnasium.Env:
     if with_missions is None:
         with_missions = config.env.rpartition(":")[2].startswith(BABYAI)
     world: Any = env.unwrapped
+    # Of `render`, the picture of the whole grid; the agent's view has tiles of 8.
     world.tile_size = OVERVIEW_TILE
     if isinstance(world, MemoryEnv):
         env = ShownObject(env)

@@ -91,6 +91,7 @@ class Streams:
     def __enter__(self) -> None:
         if self._seen is None:
             self._seen = self._streams()
+        # At each call: the learner itself may change them between two steps.
         self._settings = ProcessSettings.now()
         self._agents = [generator.get_state() for generator in _generators()]
         torch.default_generator.set_state(self._own[0])
@@ -111,6 +112,7 @@ class Streams:
                 self._own[place] = after
                 generator.set_state(agents)
         self._n_calls += 1
+        # After 1, 2, 4, ... calls, so that a mistake is told soon; then seldom, as a look is slow.
         if self._n_calls & (self._n_calls - 1) == 0 or self._n_calls % EVERY == 0:
             self._look()
         if self._is_alone:
