@@ -67,8 +67,8 @@ for robot in ("Pendulum", "Ant", "HalfCheetah", "Hopper", "Walker2d", *BULLET):
 # Names of these are in Gymnasium's registry, or lead there.
 REGISTERED = {TITLE: "envs.any_gymnasium:AnyGymnasium", OWN_GRIDS: "envs.minigrid:OwnMiniGrid"}
 _given: dict[str, EnvLike] = {}  # by their names in settings
-_made_before: list[weakref.ref[Any]] = []  # by given functions
-_facts: dict[str, dict[str, Any]] = {}  # of the given ones that have been made
+_made_before: list[weakref.ref[gymnasium.Env | VectorEnv]] = []  # by given functions
+_facts: dict[str, dict[str, object]] = {}  # of the given ones that have been made
 log = logging.getLogger(__name__)
 
 
@@ -216,7 +216,7 @@ def given(env: EnvLike | None) -> Iterator[str | None]:
         _facts.pop(name, None)
 
 
-def given_facts(name: str) -> dict[str, Any]:
+def given_facts(name: str) -> dict[str, object]:
     """Return what tells a given environment from others of its name; nothing of a named one."""
     return _facts.get(name, {})
 
@@ -269,7 +269,7 @@ def _name_of(env: EnvLike) -> str:
     return f"{GIVEN}{type(inner.unwrapped).__name__}"
 
 
-def _made(env: Any) -> Any:
+def _made(env: EnvLike) -> Any:
     try:
         made = env() if callable(env) and not isinstance(env, VectorEnv) else env
     except ENDINGS:

@@ -33,7 +33,10 @@ from gymnasium.wrappers import AtariPreprocessing
 from envs.episodes import (
     MakeOne,
     Options,
+    ResetOptions,
+    ResetResult,
     SingleEnvs,
+    SingleStepResult,
     WithOptions,
     as_fault,
     checksum,
@@ -50,7 +53,7 @@ from envs.spaces import (
     success_key,
 )
 from envs.vector import twin_if_asked
-from utils.environments import Suite
+from utils.environments import Action, Observation, Suite
 from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
 from utils.seeding import streams_kept
 from utils.user_modules import advice, import_module, is_environment_package, search
@@ -145,7 +148,7 @@ def as_asked(make_one: MakeOne, config: ResetSettings) -> MakeOne:
     return twin_if_asked(with_options(make_one, config.reset_options), config)
 
 
-def with_options(make_one: MakeOne, options: dict[str, Any]) -> MakeOne:
+def with_options(make_one: MakeOne, options: ResetOptions) -> MakeOne:
     return (lambda: WithOptions(make_one(), options)) if options else make_one
 
 
@@ -218,7 +221,7 @@ def _hint(module_name: str, env_id: str) -> str:
     return f" In {module_name}: gymnasium.register(id='{env_id or 'MyEnv-v0'}', entry_point=MyEnv)"
 
 
-def _package_of(entry_point: Any) -> str:
+def _package_of(entry_point: object) -> str:
     module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
     return re.split("[.:]", module)[0]
 
@@ -264,7 +267,7 @@ def check_first_steps(make_one: MakeOne, name: str) -> Told:
     return Told(has_mask, converted.has_success)
 
 
-def checked_vector(env: Any, name: str, options: Options = None) -> ConvertedVector:
+def checked_vector(env: VectorEnv, name: str, options: Options = None) -> ConvertedVector:
     """Return a given vector environment in the agents' spaces, after its first steps.
 
     Raises:
@@ -294,20 +297,23 @@ class Watched(gymnasium.Wrapper):
         super().__init__(env)
         self._shown, self._checksum = None, checksum(None)
 
-    def reset(self, **options: Any) -> Any:
-        return self._unchanged(self.env.reset(**options))
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
+        found = self.env.reset(seed=seed, options=options)
+        self._check(found[0])
+        return found
 
-    def step(self, action: Any) -> Any:
-        return self._unchanged(self.env.step(action))
+    def step(self, action: Action) -> SingleStepResult:
+        found = self.env.step(action)
+        self._check(found[0])
+        return found
 
-    def _unchanged(self, found: Any) -> Any:
+    def _check(self, shown: Observation) -> None:
         if checksum(self._shown) != self._checksum:
             raise UserError(
                 f"env: {type(self.unwrapped).__name__} changes observations that it has returned, "
                 "and in an AsyncVectorEnv the last one of an episode is lost. Let it return copies"
             )
-        self._shown, self._checksum = found[0], checksum(found[0])
-        return found
+        self._shown, self._checksum = shown, checksum(shown)
 
 
 def _play(env: Converted | ConvertedVector, name: str) -> None:
@@ -315,12 +321,14 @@ def _play(env: Converted | ConvertedVector, name: str) -> None:
     env.action_space.seed(0)
     shown, _ = env.reset(seed=0)
     space = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
-    brightest, sums, actions, has_ended = dict[str, int](), [checksum(shown)], list[Any](), False
+    brightest: dict[str, int] = {}
+    actions: list[np.ndarray] = []
+    sums, has_ended = [checksum(shown)], False
     until = time.perf_counter() + SECONDS  # a slow one shows less of itself
     for _ in range(MOST_STEPS):
         for part, image in images_in(space, shown):
             brightest[part] = max(brightest.get(part, 0), int(image.max()))
-        mask: Any = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
+        mask: Observation = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
         mask = tuple(mask) if np.ndim(mask) == 2 else mask
         action = env.action_space.sample(mask)
         shown, paid, terminated, truncated, _ = env.step(action)
@@ -348,7 +356,7 @@ def _play(env: Converted | ConvertedVector, name: str) -> None:
 
 
 def _repeat(
-    env: Converted | ConvertedVector, name: str, actions: list[Any], sums: list[int]
+    env: Converted | ConvertedVector, name: str, actions: list[np.ndarray], sums: list[int]
 ) -> None:
     """Play actions of the first episode again: the checksums must be those of the first time."""
     until = time.perf_counter() + SECONDS
@@ -369,7 +377,7 @@ def _repeat(
         found = _checksum(shown, paid, bool(np.any(terminated | truncated)))
 
 
-def _checksum(shown: Any, paid: Any, ends: bool) -> int:
+def _checksum(shown: Observation, paid: object, ends: bool) -> int:
     # A vector then shows the beginning of an episode that no seed was given.
     return checksum(paid if ends else (shown, paid))
 

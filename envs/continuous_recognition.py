@@ -81,8 +81,7 @@ class ContinuousRecognitionVectorEnv(NumpyVectorEnv):
 
 
 class ContinuousRecognition(Suite):
-    reads, scale_rewards = (RecognitionSettings,), True
-    action_names = ACTION_NAMES
+    scale_rewards, action_names = True, ACTION_NAMES
 
     def make(self, config: RecognitionSettings, seed: int) -> ContinuousRecognitionVectorEnv:
         folder = config.recognition_stimuli
@@ -95,7 +94,9 @@ def draw_stream(n_pictures: int, generator: np.random.Generator) -> tuple[np.nda
     novel = generator.permutation(n_pictures)[:EPISODE_PICTURES]
     is_new = generator.random(EPISODE_PICTURES) < 0.5
     is_new[0] = True
+    # Including the present picture, if that is new.
     n_shown = np.cumsum(is_new)
+    # Uniform among those shown so far, whose number grows along the episode.
     again = (generator.random(EPISODE_PICTURES) * n_shown).astype(np.int64)
     return novel[np.where(is_new, n_shown - 1, again)], np.where(is_new, NEW, OLD)
 

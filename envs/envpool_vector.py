@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from envs.episodes import FIRST_ENV, Options, ResetResult, StepResult
 from envs.vector import final_observations
-from utils.environments import Environments, Suite
+from utils.environments import Environments, Observation, State, Suite
 from utils.saved_state import check_like
 from utils.seeding import episode_seed
 from utils.settings import Config
@@ -128,12 +128,13 @@ class EnvPoolVectorEnv(Environments):
         if not ended.any():
             return images, rewards, terminated, truncated, {}
         rows = np.flatnonzero(ended)
+        # `images` keep the last observations of ended episodes, which `final_obs` is made of.
         following = images.copy()
         following[rows] = self._to_images(self._begin_next(rows))
         info = {"final_obs": final_observations(images, rows), "_final_obs": ended}
         return following, rewards, terminated, truncated, info
 
-    def running(self) -> dict[str, Any] | None:
+    def running(self) -> State | None:
         if sum(self._resets) > MOST_RESETS:
             return None
         return {
@@ -143,7 +144,7 @@ class EnvPoolVectorEnv(Environments):
             "checksums": list(self._checksums),
         }
 
-    def replay(self, running: dict[str, Any], actions: Sequence[np.ndarray]) -> bool:
+    def replay(self, running: State, actions: Sequence[np.ndarray]) -> bool:
         check_like(running, self.running(), "running")
         if min(running["resets"]) < 1 or sum(running["resets"]) > MOST_RESETS:
             raise ValueError(f"running.resets are not from 1 on, and {MOST_RESETS:,} in all")
@@ -204,6 +205,6 @@ class EnvPoolVectorEnv(Environments):
         return shown, *outcome
 
 
-def _shown(observations: Any) -> np.ndarray:
+def _shown(observations: Observation) -> np.ndarray:
     # MiniGrid's also tell direction and mission, which an agent does not see.
     return observations["image"] if isinstance(observations, dict) else observations

@@ -15,12 +15,10 @@ import signal
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, SupportsFloat, cast
+from typing import Any, ParamSpec, SupportsFloat, TypeVar, cast
 
 import gymnasium
 import numpy as np
-
-from utils.environments import Info
 
 try:
     from gymnasium.vector import AutoresetMode
@@ -33,7 +31,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWra
 from gymnasium.vector.async_vector_env import AsyncState
 
 from envs.notices import name_of
-from utils.environments import Environments
+from utils.environments import Action, Environments, Info, Observation
 from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
 from utils.seeding import episode_seed, seed_everything
 from utils.user_modules import refuse_unguarded_script
@@ -45,17 +43,21 @@ SHARED_MODULES = ["torch", "gymnasium"]
 SECONDS_TO_DIE = 0.1
 MAKE_ANEW = ". Let the function make a new one in every call, such as lambda: MyEnv()"
 
-Options = dict[str, Any] | None
-ChooseOptions = Callable[[int], dict[str, Any]]
-ResetResult = tuple[Any, Info]
-StepResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Info]
-SingleStepResult = tuple[Any, SupportsFloat, bool, bool, Info]
+ResetOptions = dict[str, Any]  # by the names that an environment gives them
+Options = ResetOptions | None
+ChooseOptions = Callable[[int], ResetOptions]
+ResetResult = tuple[Observation, Info]
+StepResult = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, Info]
+SingleStepResult = tuple[Observation, SupportsFloat, bool, bool, Info]
+Seeds = int | list[int | None] | None  # of all environments, or of each
 MakeOne = Callable[[], gymnasium.Env]
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 # Seed of the run, number of the environment within it, number of the episode, checksum, options.
 Running = tuple[int, int, int, int, Options]
 
 
-def checksum(shown: Any, so_far: int = 0) -> int:
+def checksum(shown: object, so_far: int = 0) -> int:
     if isinstance(shown, dict):
         shown = list(shown.items())
     if isinstance(shown, list | tuple) or (isinstance(shown, np.ndarray) and shown.dtype == object):
@@ -63,13 +65,16 @@ def checksum(shown: Any, so_far: int = 0) -> int:
             so_far = checksum(part, so_far)
         return so_far
     if isinstance(shown, np.ndarray):
+        # A CRC, not a cryptographic hash: it is taken of every step, and nobody attacks it.
         return zlib.crc32(np.ascontiguousarray(shown).data, so_far)
+    # Texts and numbers: `str` of a float holds all its digits.
     return zlib.crc32(str(shown).encode(), so_far)
 
 
 def as_fault(error: BaseException, before: str, after: str) -> BaseException:
     """Return an EnvFault for an exception of an environment; of the machine or our own as it is."""
     is_machines = isinstance(error, MemoryError | BrokenPipeError)
+    # A full disk or memory is no mistake of the environment's author.
     is_machines |= isinstance(error, OSError) and error.errno in EXHAUSTED
     if isinstance(error, EnvFault):
         return EnvFault(f"{before}{error}{after}")
@@ -99,13 +104,15 @@ class SeededEnv(gymnasium.Wrapper):
             self._episode += 1
         else:
             others = dict(options or {})
+            # By its number in the whole run: a rank plays what its part of one process would.
             self._seed, self._number = seed, others.pop(FIRST_ENV, 0) + self._row
+            # The environment itself must not see our option.
             self._episode, options = 0, others
         chosen = {} if self._choose is None else self._choose(self._number)
         self._options = {**(options or {}), **chosen} or None
         return self._begin()
 
-    def step(self, action: Any) -> SingleStepResult:
+    def step(self, action: Action) -> SingleStepResult:
         self._n_steps += 1
         try:
             shown, reward, terminated, truncated, info = self.env.step(action)
@@ -113,6 +120,7 @@ class SeededEnv(gymnasium.Wrapper):
             raise
         except BaseException as error:  # whatever its author did
             raise self._fault(error) from error
+        # Of all steps, not of the last alone: different ways may lead to one picture.
         self._checksum = checksum((shown, reward), self._checksum)
         return shown, reward, terminated, truncated, info
 
@@ -132,6 +140,7 @@ class SeededEnv(gymnasium.Wrapper):
         self._begin()
         for action in actions[self._row]:
             _, _, terminated, truncated, _ = self.step(action)
+            # A running episode has not ended, so this is another one.
             if terminated or truncated:
                 return False
         return self._checksum == saved
@@ -160,7 +169,7 @@ class SeededEnv(gymnasium.Wrapper):
 class WithOptions(gymnasium.Wrapper):
     """An environment that is given these options at each reset."""
 
-    def __init__(self, env: gymnasium.Env, options: dict[str, Any]) -> None:
+    def __init__(self, env: gymnasium.Env, options: ResetOptions) -> None:
         super().__init__(env)
         self.options = options
 
@@ -190,6 +199,7 @@ class SingleEnvs(VectorWrapper, Environments):
         makers = [functools.partial(_seeded, make_one, row, seed, here) for row in range(n_envs)]
         env: VectorEnv
         if in_processes:
+            # A renderer's context belongs to its process, and most engines have but one.
             env = one_process_each(makers, shared_memory)
         else:
             env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -200,19 +210,20 @@ class SingleEnvs(VectorWrapper, Environments):
 
         self._streams = Streams(name_of(env))
 
-    def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         seeds: Any = None if seed is None else [seed] * self.num_envs
         with self._streams.anew(seed, (options or {}).get(FIRST_ENV, 0)):
             return self.env.reset(seed=seeds, options=options)
 
-    def step(self, actions: Any) -> StepResult:
+    def step(self, actions: np.ndarray) -> StepResult:
         with self._streams:
             shown, rewards, terminated, truncated, info = self.env.step(actions)
         final = info.get("final_info", {})  # where an episode ended, info is the next one's
+        # Told where ours and EpisodeStatistics read it: beside the step that ended.
         info |= {name: final[name] for name in ("success", "_success") if name in final}
         return shown, rewards, terminated, truncated, info
 
-    def cues(self) -> Sequence[Any] | None:
+    def cues(self) -> Sequence[object] | None:
         """Return the cue that each shows now, None if one has no cues."""
         return self._call("cue") if all(self._call("has_wrapper_attr", "cue")) else None
 
@@ -223,7 +234,7 @@ class SingleEnvs(VectorWrapper, Environments):
         with self._streams.anew():
             return all(self._call("replay", running, actions))
 
-    def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
+    def _call(self, name: str, *arguments: object) -> tuple[Any, ...]:
         return cast(Any, self.env).call(name, *arguments)
 
 
@@ -254,6 +265,7 @@ def _seeded(make_one: MakeOne, row: int, seed: int, trains_here: int) -> SeededE
 def check_are_several(envs: Iterable[gymnasium.Env]) -> None:
     """Raise UserError where two of some environments are one: each step would be a step of both."""
     inner = [env.unwrapped for env in envs]
+    # By what is inside: wrappers may differ around one and the same world.
     if len(set(map(id, inner))) < len(inner):
         raise UserError(f"env: all environments are one {type(inner[0]).__name__}{MAKE_ANEW}")
 
@@ -271,6 +283,7 @@ def one_process_each(
     if len(make_envs) == 1:
         return SyncVectorEnv(make_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     refuse_unguarded_script()
+    # Imported once, by the server: each process would need seconds for PyTorch alone.
     multiprocessing.get_context("forkserver").set_forkserver_preload(SHARED_MODULES)
     return ProcessVectorEnv(
         [functools.partial(_undisturbed, make_env) for make_env in make_envs],
@@ -283,18 +296,21 @@ def one_process_each(
 class ProcessVectorEnv(AsyncVectorEnv):
     """Environments in processes; the death of one of them is a RunError of one line."""
 
-    def reset(self, **options: Any) -> Any:
-        return self._watched(super().reset, **options)
+    def reset(self, *, seed: Seeds = None, options: Options = None) -> ResetResult:
+        return self._watched(super().reset, seed=seed, options=options)
 
-    def step(self, actions: Any) -> Any:
+    def step(self, actions: np.ndarray) -> StepResult:
         return self._watched(super().step, actions)
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         if not all(successes):  # Gymnasium's would print tracebacks
             self._state = AsyncState.DEFAULT
+            # The exception itself, which came through the queue; its place in the code is lost.
             raise self.error_queue.get()[2]
 
-    def _watched(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _watched(
+        self, work: Callable[Given, Result], *arguments: Given.args, **options: Given.kwargs
+    ) -> Result:
         """Let the processes work; raise RunError if one of them has died.
 
         Not a context manager: its generator crashes Python 3.12.1 later on, in garbage collection.
@@ -306,6 +322,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
             raise
         except (EOFError, ConnectionError):
             for process in self.processes:
+                # A broken pipe may be seen before the process has an exit code.
                 process.join(SECONDS_TO_DIE)
             died = {n: p.exitcode for n, p in enumerate(self.processes) if not p.is_alive()}
             for process in self.processes:

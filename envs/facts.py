@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, MethodType
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -29,7 +28,7 @@ Layer = gymnasium.Env | VectorEnv
 Code = type | FunctionType
 
 
-def facts_of(given: object, made: Layer) -> dict[str, Any]:
+def facts_of(given: object, made: Layer) -> dict[str, object]:
     """Return what is known of a given environment, by name: plain values, or lists of such.
 
     It is `made`, and `given` is the same or the function or class that has made it. Known are its
@@ -50,10 +49,10 @@ def facts_of(given: object, made: Layer) -> dict[str, Any]:
 
 class _Facts:
     def __init__(self) -> None:
-        self.found: dict[str, list[Any]] = {}
+        self.found: dict[str, list[object]] = {}
         self._seen: list[object] = []
 
-    def note(self, name: str, value: Any) -> None:
+    def note(self, name: str, value: object) -> None:
         values = self.found.setdefault(name, [])
         if value not in values:  # as several environments of one vector have it
             values.append(value)
@@ -82,7 +81,7 @@ class _Facts:
                 own = {name: kept[name] for name in names if name in kept}
                 self.note_arguments(kind.__name__, own)
 
-    def note_arguments(self, place: str, arguments: Mapping[str, Any]) -> None:
+    def note_arguments(self, place: str, arguments: Mapping[str, object]) -> None:
         for name, value in arguments.items():
             if any(part in name for part in NO_TASK):
                 continue

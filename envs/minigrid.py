@@ -22,10 +22,10 @@ from gymnasium.vector import VectorEnv
 
 from envs.any_gymnasium import AnyGymnasium, gymnasium_maker, with_options
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
-from envs.episodes import MakeOne, ResetResult, SingleEnvs
+from envs.episodes import MakeOne, Options, ResetResult, SingleEnvs
 from envs.settings import FULL, GymnasiumSettings, MissionSettings
 from envs.vector import Twin
-from utils.environments import Suite
+from utils.environments import Observation, Suite
 
 VIEW = 7
 TILE = 8
@@ -126,7 +126,9 @@ def draw(symbols: np.ndarray) -> np.ndarray:
     """
     tiles = tile_table()
     kinds, colours, states = SYMBOLS
+    # (object, colour, state) as one number: the row of the table of tiles.
     numbers = symbols @ np.array([colours * states, states, 1])
+    # The second half of the table has the agent on the tile.
     numbers[:, *AGENT_CELL] += kinds * colours * states
     lines = tiles.take(numbers, axis=0)  # [N, column, row, 3, line]
     lines = np.ascontiguousarray(lines.transpose(0, 3, 2, 4, 1))  # [N, 3, row, line, column]
@@ -166,13 +168,14 @@ def pictured(env: gymnasium.Env, config: MissionSettings) -> gymnasium.Env:
     if with_missions is None:
         with_missions = config.env.rpartition(":")[2].startswith(BABYAI)
     world: Any = env.unwrapped
+    # Of `render`, the picture of the whole grid; the agent's view has tiles of 8.
     world.tile_size = OVERVIEW_TILE
     if isinstance(world, MemoryEnv):
         env = ShownObject(env)
     if config.observability == FULL:
         env = Twin(env)
 
-    def show(observation: dict[str, Any]) -> Any:
+    def show(observation: dict[str, Observation]) -> Observation:
         image = draw(observation["image"][None])[0]
         return {"image": image, "mission": observation["mission"]} if with_missions else image
 
@@ -189,7 +192,7 @@ class ShownObject(gymnasium.Wrapper):
         place = 1, world.height // 2 - 1
         return int(world.grid.get(*place).type == "key") if world.agent_sees(*place) else None
 
-    def show_cue(self, observation: dict[str, Any]) -> dict[str, Any]:
+    def show_cue(self, observation: dict[str, Observation]) -> dict[str, Observation]:
         """Return an observation in which the agent seems to carry the object; it never can."""
         world: Any = self.unwrapped
         symbols = observation["image"].copy()
@@ -200,6 +203,6 @@ class ShownObject(gymnasium.Wrapper):
 class SilentReset(gymnasium.Wrapper):
     """Drops the package's notices of layouts that it has to draw again."""
 
-    def reset(self, **options: Any) -> ResetResult:
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         with contextlib.redirect_stdout(io.StringIO()):
-            return self.env.reset(**options)
+            return self.env.reset(seed=seed, options=options)

@@ -69,6 +69,7 @@ def caption(view: np.ndarray) -> str:
     """
     places = object_cells(view)
     distances = np.abs(places - AGENT_CELL).sum(1)
+    # Stable: equally near things keep the order of columns, and captions stay the same.
     nearest = places[np.argsort(distances, kind="stable")]
     phrases = list(dict.fromkeys(_phrase(view, tuple(place)) for place in nearest))
     if phrases:
@@ -145,6 +146,7 @@ def random_rooms(n: int, generator: np.random.Generator) -> np.ndarray:
     colours = generator.integers(len(COLOURS), size=kinds.shape)
     states = generator.integers(len(STATES), size=kinds.shape) * (kinds == DOOR)
     opaque = (kinds == WALL) | ((kinds == DOOR) & (states != STATES.index("open")))
+    # By the walls of the room, before the agent's cell is filled.
     seen = visible_cells(opaque)
     kinds[:, *AGENT_CELL] = carried
     colours[kinds == EMPTY] = 0

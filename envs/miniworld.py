@@ -12,14 +12,13 @@ import functools
 import io
 import multiprocessing
 import os
-from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
 from envs.episodes import SingleEnvs, import_before_mesa
-from utils.environments import Suite
+from utils.environments import Observation, Suite
 from utils.errors import UserError
 from utils.settings import Config
 
@@ -63,7 +62,7 @@ def make_single(name: str) -> gymnasium.Env:
     return gymnasium.wrappers.TransformObservation(env, _image, space)
 
 
-def _image(observation: Any) -> np.ndarray:
+def _image(observation: Observation) -> np.ndarray:
     """Return the image [3, H, W]; Sign's observation is a dictionary that holds it."""
     image = observation["obs"] if isinstance(observation, dict) else observation
     return np.ascontiguousarray(image.transpose(2, 0, 1))

@@ -4,7 +4,6 @@ A batch of observations has the dtype of their space, and networks compute in fl
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -87,7 +86,7 @@ def narrowings(kind: np.dtype, name: str) -> list[Narrowing]:
     return [Narrowing(each, name) for each in dict.fromkeys((kind, READ)) if each.kind in "fiu"]
 
 
-def check_reward(reward: Any, name: str) -> None:
+def check_reward(reward: object, name: str) -> None:
     """Check a reward that may be beyond EXACT.
 
     Raises:

@@ -10,17 +10,16 @@ that repeat cards have twins, which show the card to be repeated in the place of
 import functools
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from envs.any_gymnasium import vector_of
-from envs.episodes import ResetResult, SingleStepResult
+from envs.episodes import Options, ResetResult, SingleStepResult
 from envs.settings import FULL, POPGYM, PopgymSettings
 from envs.vector import twin_if_asked
-from utils.environments import Suite
+from utils.environments import Action, Observation, Suite
 
 REPEAT_FIRST, REPEAT_PREVIOUS = "popgym-RepeatFirst", "popgym-RepeatPrevious"
 
@@ -69,17 +68,17 @@ class Published(gymnasium.Wrapper):
         more = itertools.compress((env.action_space, spaces.Discrete(2)), self._is_shown)
         self.observation_space = spaces.Tuple((*self._parts(env.observation_space), *more))
 
-    def _parts(self, shown: Any) -> Iterable[Any]:
+    def _parts(self, shown: Observation) -> Iterable[Observation]:
         return shown if self._is_tuple else (shown,)
 
-    def _with(self, shown: Any, *more: Any) -> tuple[Any, ...]:
-        return (*self._parts(shown), *itertools.compress(more, self._is_shown))
+    def _with(self, shown: Observation, action: Action, flag: int) -> tuple[Observation, ...]:
+        return (*self._parts(shown), *itertools.compress((action, flag), self._is_shown))
 
-    def reset(self, **options: Any) -> ResetResult:
-        shown, info = self.env.reset(**options)
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
+        shown, info = self.env.reset(seed=seed, options=options)
         return self._with(shown, self._null_action, 1), info
 
-    def step(self, action: Any) -> SingleStepResult:
+    def step(self, action: Action) -> SingleStepResult:
         shown, reward, terminated, truncated, info = self.env.step(action)
         return self._with(shown, action, 0), reward, terminated, truncated, info
 
@@ -96,23 +95,23 @@ class ShownCard(gymnasium.Wrapper):
         is_told = len(self._cards) == 1 or not self._first_only
         return self._cards[-1] if is_told else None
 
-    def show_cue(self, observation: Any) -> Any:
+    def show_cue(self, observation: Observation) -> Observation:
         """Return the suit to be named now, where there is one yet."""
         n_back = len(self._cards) if self._first_only else self.get_wrapper_attr("k")
         return self._cards[-n_back] if n_back <= len(self._cards) else observation
 
-    def reset(self, **options: Any) -> ResetResult:
-        shown, info = self.env.reset(**options)
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
+        shown, info = self.env.reset(seed=seed, options=options)
         self._cards = [int(shown)]
         return shown, info
 
-    def step(self, action: Any) -> SingleStepResult:
+    def step(self, action: Action) -> SingleStepResult:
         shown, *others = self.env.step(action)
         self._cards.append(int(shown))
         return shown, *others
 
 
-def _make_telling(name: str, **options: Any) -> gymnasium.Env:
+def _make_telling(name: str, **options: bool) -> gymnasium.Env:
     env = gymnasium.make(name, **options)
     if name.startswith((REPEAT_FIRST, REPEAT_PREVIOUS)):
         return ShownCard(env, first_only=name.startswith(REPEAT_FIRST))

@@ -19,8 +19,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from envs.episodes import Options, ResetResult, SingleEnvs
-from utils.environments import Suite
+from envs.episodes import Options, ResetResult, SingleEnvs, SingleStepResult
+from utils.environments import Action, Suite
 from utils.errors import UserError
 from utils.settings import Config
 
@@ -88,7 +88,7 @@ class PsychlabEnv(gymnasium.Env):
         self._lab.reset(episode=0, seed=int(self.np_random.integers(LAB_SEEDS)))
         return self._look(), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> SingleStepResult:
         reward = float(self._lab.step(ACTIONS[int(action)], num_steps=ACTION_REPEAT))
         terminated = not self._lab.is_running()
         image = self._image if terminated else self._look()

@@ -56,6 +56,7 @@ class RandomMazeVectorEnv(NumpyVectorEnv):
         maze = random_maze(int(generator.integers(MIN_SIDE, MAX_SIDE + 1)), generator)
         free = np.argwhere(maze == FREE)
         side = len(maze)
+        # A smaller maze than the last one must not show its remains.
         self._cells[row] = WALL
         self._cells[row, PADDING : PADDING + side, PADDING : PADDING + side] = maze
         self._positions[row] = free[generator.integers(len(free))] + PADDING
@@ -67,7 +68,9 @@ class RandomMazeVectorEnv(NumpyVectorEnv):
         self._positions = np.where((cells == WALL)[:, None], self._positions, targets)
         self._steps += 1
         terminated = cells == GOAL
+        # A goal in the last step is a true end, not a cut.
         truncated = (self._steps >= MAX_STEPS) & ~terminated
+        # By kind of the cell that was entered: free, wall, goal.
         rewards = np.array([-0.01, -1.0, 1.0], dtype=np.float32)[cells]
         return rewards, terminated, truncated
 

@@ -27,9 +27,11 @@ from gymnasium.vector import (
 )
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.utils import rescale_box
+from numpy.typing import ArrayLike
 
 from envs.episodes import (
     Options,
+    ResetOptions,
     ResetResult,
     SingleStepResult,
     StepResult,
@@ -38,7 +40,7 @@ from envs.episodes import (
 )
 from envs.notices import name_of, say_once
 from envs.numbers import EXACT, NUMBERS, READ, Narrowing, check_reward, narrowings
-from utils.environments import Info, Wrapped
+from utils.environments import Action, Info, Observation, Wrapped
 from utils.errors import EnvFault, UserError, shortened
 
 LEAST_SIDE = 5  # pixels of an image
@@ -61,7 +63,7 @@ ALLOWED = (
 )
 
 
-def _same(value: Any) -> Any:
+def _same(value: Observation) -> Observation:
     return value
 
 
@@ -89,7 +91,7 @@ class Converted(gymnasium.Wrapper):
     """
 
     tells_mask = False
-    info: Any = None
+    info: object = None
 
     def __init__(self, env: gymnasium.Env, has_mask: bool = False) -> None:
         super().__init__(env)
@@ -118,7 +120,7 @@ class Converted(gymnasium.Wrapper):
         self.tells_mask = is_told and ACTION_MASK not in _parts_of(self.observation_space)
         return self._converted(observation, info, "reset()"), {}
 
-    def step(self, action: Any) -> SingleStepResult:
+    def step(self, action: Action) -> SingleStepResult:
         found = self.env.step(self._action(action))
         observation, reward, terminated, truncated, info = _parts(found, "step()", STEP)
         if not isinstance(reward, NUMBERS) or not -EXACT <= reward <= EXACT:
@@ -139,7 +141,9 @@ class Converted(gymnasium.Wrapper):
             told = {SUCCESS[0]: _succeeded(info[key], key)}
         return observation, reward, terminated, truncated, told
 
-    def _converted(self, observation: Any, info: Any, where: str, is_over: bool = False) -> Any:
+    def _converted(
+        self, observation: object, info: object, where: str, is_over: bool = False
+    ) -> Observation:
         if self._has_mask:
             mask = info.get(ACTION_MASK) if isinstance(info, dict) else None
             observation = _with_mask(self.env.observation_space, observation, mask)
@@ -168,7 +172,7 @@ class ConvertedVector(Wrapped):
         UserError: it is no such environment, or agents do not know its spaces.
     """
 
-    def __init__(self, env: Any, options: Options = None) -> None:
+    def __init__(self, env: object, options: Options = None) -> None:
         if not isinstance(env, VectorEnv):
             raise UserError(
                 f"env: a {type(env).__name__} is given, not a gymnasium.vector.VectorEnv. Write: "
@@ -199,7 +203,7 @@ class ConvertedVector(Wrapped):
         self._paid, self._streams = Narrowing(READ, name, "pays"), Streams(name)
         self._shape, self._options = (env.num_envs,), options or {}
 
-    def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         options = {**self._options, **(options or {})} or None
         with self._streams.anew(seed):
             found = self.env.reset(seed=seed, options=options)
@@ -214,7 +218,7 @@ class ConvertedVector(Wrapped):
             )
         return _some_allowed(self._observed(own(observations)), "reset()"), info
 
-    def step(self, actions: Any) -> StepResult:
+    def step(self, actions: np.ndarray) -> StepResult:
         own_actions = np.array(self._action(actions))  # it may change them
         with self._streams:
             found = self.env.step(own_actions)
@@ -233,7 +237,7 @@ class ConvertedVector(Wrapped):
         self._paid.check(rewards, "step()")
         if not isinstance(info, dict):
             raise EnvFault(f"step() returns {shown(info)} as info. Return a dictionary")
-        self.info: Any = info
+        self.info: object = info
         ended = terminated | truncated
         if ended.any():
             final = info.get("final_obs", ())
@@ -260,7 +264,7 @@ class ConvertedVector(Wrapped):
         In SAME_STEP, `info` is already that of the next episodes where some have ended.
         """
         final: Any = info.get("final_info")
-        place: dict[str, Any] = info if success_key(final) is None else final
+        place: Info = info if success_key(final) is None else final
         key = success_key(place)
         if key is None:
             return {}
@@ -279,7 +283,7 @@ class Inner(WithOptions):
     Its numbers are checked before the arrays of the vector wrap them.
     """
 
-    def __init__(self, env: gymnasium.Env, options: dict[str, Any]) -> None:
+    def __init__(self, env: gymnasium.Env, options: ResetOptions) -> None:
         super().__init__(env, options)
         space = env.observation_space
         self._check = checker(space, name_of(env)) if may_wrap(space) else None
@@ -288,11 +292,11 @@ class Inner(WithOptions):
         observation, info = super().reset(seed=seed, options=options)
         return self._own(observation, "reset()"), info
 
-    def step(self, action: Any) -> SingleStepResult:
+    def step(self, action: Action) -> SingleStepResult:
         observation, *others = self.env.step(action)
         return self._own(observation, "step()"), *others
 
-    def _own(self, observation: Any, where: str) -> Any:
+    def _own(self, observation: Observation, where: str) -> Observation:
         if self._check is not None:
             self._check(observation, where)
         return own(observation)
@@ -311,7 +315,7 @@ def _prepare(env: VectorEnv, options: Options) -> None:
         )
 
 
-def own(observation: Any) -> Any:
+def own(observation: Observation) -> Observation:
     """Return a copy of an observation, or of a batch, that is of its space."""
     if isinstance(observation, np.ndarray):
         return observation.copy()
@@ -324,11 +328,11 @@ def own(observation: Any) -> Any:
     return np.array(observation)  # a tensor
 
 
-def success_key(info: Any) -> str | None:
+def success_key(info: object) -> str | None:
     return next((key for key in SUCCESS if key in info), None) if isinstance(info, dict) else None
 
 
-def _succeeded(value: Any, key: str) -> bool:
+def _succeeded(value: object, key: str) -> bool:
     """Return the success of an ended episode; EnvFault where it is neither a bool nor 0 or 1."""
     success = _truth(value)
     if success is None:
@@ -346,7 +350,7 @@ def _truths(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _truth(value: Any) -> bool | None:
+def _truth(value: object) -> bool | None:
     """Return a bool, or 0 or 1, of any scalar type as a bool, and None for anything else."""
     array = np.asarray(value)
     is_truth = not array.shape and array.dtype.kind in "biuf" and array in (0, 1)
@@ -400,7 +404,7 @@ def _parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
     return dict(space.spaces) if isinstance(space, spaces.Dict) else {}
 
 
-def _with_mask(space: spaces.Space, shown: Any, mask: Any) -> dict[str, Any]:
+def _with_mask(space: spaces.Space, shown: Observation, mask: object) -> dict[str, Observation]:
     parts = shown if isinstance(space, spaces.Dict) else {"observation": shown}
     return {**parts, ACTION_MASK: mask}
 
@@ -420,7 +424,7 @@ def _check_mask_space(observations: spaces.Space, actions: spaces.Space) -> None
         )
 
 
-def _some_allowed(shown: Any, where: str, is_over: bool = False) -> Any:
+def _some_allowed(shown: Observation, where: str, is_over: bool = False) -> Observation:
     """Return an observation, or a batch; EnvFault where its mask allows no action.
 
     The last observation of an episode may do that: there, all are allowed.
@@ -434,7 +438,7 @@ def _some_allowed(shown: Any, where: str, is_over: bool = False) -> Any:
     raise EnvFault(f"{ACTION_MASK} of {where}{of} allows no action, and the episode goes on")
 
 
-def checked_metadata(env: Any) -> dict[str, Any]:
+def checked_metadata(env: gymnasium.Env | VectorEnv) -> dict[str, Any]:
     """Return an environment's metadata, or raise UserError where they cannot be read."""
     metadata = env.metadata
     if not isinstance(metadata, dict):
@@ -450,37 +454,37 @@ def checked_metadata(env: Any) -> dict[str, Any]:
     return metadata
 
 
-def _parts(found: Any, method: str, names: tuple[str, ...]) -> tuple[Any, ...]:
+def _parts(found: object, method: str, names: tuple[str, ...]) -> tuple[Any, ...]:
     if isinstance(found, tuple) and len(found) == len(names):
         return found
     n_given = len(found) if isinstance(found, tuple) else f"{type(found).__name__}, not a tuple"
     raise EnvFault(f"{method} is to return {', '.join(names)}. It returns {n_given}")
 
 
-def checker(space: spaces.Space, name: str) -> Callable[[Any, str], None]:
+def checker(space: spaces.Space, name: str) -> Callable[[Observation, str], None]:
     """Return a function that raises EnvFault unless an observation is of a space, bounds aside.
 
     So it does where a number cannot be kept. Attributes of spaces are slow: they are read here, not
     in every step.
     """
-    inner: dict[Any, Callable[[Any, str], None]] = {}
+    inner: dict[object, Callable[[Observation, str], None]] = {}
     kept: list[Narrowing] = []
     if isinstance(space, spaces.Dict):
         inner = {key: checker(part, name) for key, part in space.items()}
 
-        def is_of(part: Any) -> bool:
+        def is_of(part: Observation) -> bool:
             return isinstance(part, dict) and part.keys() == inner.keys()
 
     elif isinstance(space, spaces.Tuple):
         inner = {number: checker(part, name) for number, part in enumerate(space)}
 
-        def is_of(part: Any) -> bool:
+        def is_of(part: Observation) -> bool:
             return isinstance(part, tuple | list | np.ndarray) and len(part) == len(inner)
 
     elif isinstance(space, spaces.Box):
         shape, dtype, kept = space.shape, space.dtype, narrowings(space.dtype, name)
 
-        def is_of(part: Any) -> bool:
+        def is_of(part: Observation) -> bool:
             array = np.asarray(part)
             is_kind = array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind")
             return array.shape == shape and is_kind and _is_finite(array)
@@ -488,10 +492,10 @@ def checker(space: spaces.Space, name: str) -> Callable[[Any, str], None]:
     else:
         has_words = is_text(space)
 
-        def is_of(part: Any) -> bool:
+        def is_of(part: Observation) -> bool:
             return isinstance(part, str) if has_words else space.contains(part)
 
-    def check(part: Any, where: str) -> None:
+    def check(part: Observation, where: str) -> None:
         if not is_of(part):
             is_array = isinstance(part, np.ndarray)
             kind = f"{part.dtype} {list(part.shape)}" if is_array else type(part).__name__
@@ -583,7 +587,7 @@ def adapt_action_space(space: spaces.Space) -> Conversion:
         is_same = space.start == 0
         return Conversion(space) if is_same else Conversion(discrete, lambda n: n + space.start)
 
-    def numbers(action: Any) -> np.ndarray:
+    def numbers(action: Action) -> np.ndarray:
         single = np.array(np.unravel_index(action, sizes), space.dtype).T
         return single.reshape(*np.shape(action), *space.shape) + space.start
 
@@ -600,7 +604,7 @@ def _rescaled(space: spaces.Box, allowed: str) -> Conversion:
         raise UserError(f"{given} has {n_numbers:,} numbers, or one that cannot vary. {allowed}")
     *_, to_bounds = rescale_box(space, np.float32(-1), np.float32(1))
 
-    def numbers(action: Any) -> np.ndarray:
+    def numbers(action: Action) -> np.ndarray:
         action = np.asarray(action)
         own = to_bounds(action.reshape(*action.shape[:-1], *space.shape))
         return np.clip(own, space.low, space.high).astype(space.dtype)  # rounding may leave them
@@ -612,7 +616,9 @@ def is_image(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) == 3
 
 
-def images_in(space: spaces.Space, shown: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
+def images_in(
+    space: spaces.Space, shown: Observation, name: str = ""
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the images of an observation as agents see it, or of a batch, with their names."""
     if isinstance(space, spaces.Dict):
         for key, part in space.items():
@@ -637,7 +643,7 @@ def has_text(space: spaces.Space) -> bool:
     return any(is_text(leaf) for _, leaf in _leaves(space))
 
 
-def shown(space: Any) -> str:
+def shown(space: object) -> str:
     try:
         return shortened(" ".join(str(space).split()))
     except Exception:  # whatever its author did
@@ -679,7 +685,7 @@ def _dictionary(space: spaces.Dict | spaces.Tuple, path: tuple[str, ...]) -> Con
     if all(key is name and part.convert is _same for key, name, part in made):
         return Conversion(converted)
 
-    def convert(observation: Any) -> dict[str, Any]:
+    def convert(observation: Observation) -> dict[str, Observation]:
         return {name: part.convert(observation[key]) for key, name, part in made}
 
     return Conversion(converted, convert)
@@ -734,7 +740,7 @@ def _fractions(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
     low, high = space.low.astype(np.float32), space.high.astype(np.float32)
     width = np.maximum(high - low, 1)
 
-    def convert(values: Any) -> np.ndarray:
+    def convert(values: Observation) -> np.ndarray:
         fractions = (np.asarray(values, np.float32) - low) / width
         if not (fractions.min(initial=0) >= 0 and fractions.max(initial=1) <= 1):
             raise EnvFault(
@@ -775,14 +781,14 @@ def _bytes(fractions: np.ndarray) -> np.ndarray:
     return pixels.astype(np.uint8)
 
 
-def _mask(values: Any) -> np.ndarray:
+def _mask(values: Observation) -> np.ndarray:
     mask = np.asarray(values)
     if not np.isin(mask, (0, 1)).all():
         raise EnvFault(f"{ACTION_MASK} is {shown(values)}. Give a bool, or 0 or 1, for each action")
     return mask.astype(np.int8)
 
 
-def _flat(values: Any, n_axes: int) -> np.ndarray:
+def _flat(values: ArrayLike, n_axes: int) -> np.ndarray:
     values = np.asarray(values)
     return values.reshape(*values.shape[: values.ndim - n_axes], -1)
 

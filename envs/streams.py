@@ -8,7 +8,7 @@ an agent: that they move is said.
 import os
 import random
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -74,7 +74,7 @@ class Streams:
         self._name = name
         self._own = {0: torch.Generator().get_state()}  # the environment's; 0 is the CPU's
         self._n_calls, self._is_alone = 0, False
-        self._seen: dict[str, Any] | None = None
+        self._seen: dict[str, object] | None = None
 
     def anew(self, seed: int | None = None, number: int = 0) -> Self:
         """Return these around a call that begins episodes, with a seed the first of a run.
@@ -91,6 +91,7 @@ class Streams:
     def __enter__(self) -> None:
         if self._seen is None:
             self._seen = self._streams()
+        # At each call: the learner itself may change them between two steps.
         self._settings = ProcessSettings.now()
         self._agents = [generator.get_state() for generator in _generators()]
         torch.default_generator.set_state(self._own[0])
@@ -111,6 +112,7 @@ class Streams:
                 self._own[place] = after
                 generator.set_state(agents)
         self._n_calls += 1
+        # After 1, 2, 4, ... calls, so that a mistake is told soon; then seldom, as a look is slow.
         if self._n_calls & (self._n_calls - 1) == 0 or self._n_calls % EVERY == 0:
             self._look()
         if self._is_alone:
@@ -119,8 +121,8 @@ class Streams:
         if changed and error is None:
             raise EnvFault(changed)
 
-    def _streams(self) -> dict[str, Any]:
-        numpys: Any = np.random.get_state(legacy=False)["state"]
+    def _streams(self) -> dict[str, object]:
+        numpys = np.random.get_state(legacy=False)["state"]
         own = {place: state.numpy().tobytes() for place, state in self._own.items()}
         return {
             "torch's": own,

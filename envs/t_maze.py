@@ -78,9 +78,11 @@ class TMazeVectorEnv(NumpyVectorEnv):
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._steps += 1
         self._cells = self._next_cells[self._cells, actions]
+        # Once an episode: who comes back to the oracle must have remembered it.
         self._sees_side = (self._cells == 0) & ~self._has_seen
         self._has_seen |= self._sees_side
         terminated = self._steps >= self.episode_length
+        # A price for each step behind the fastest way; the last step pays for the side alone.
         is_behind = self._xs[self._cells] < self._steps - self._start
         rewards = np.where(terminated, self.succeeded(), is_behind * (-1 / self._length))
         return rewards.astype(np.float32), terminated, np.zeros_like(terminated)
@@ -94,6 +96,7 @@ class TMazeVectorEnv(NumpyVectorEnv):
 
     def observe(self, rows: np.ndarray) -> np.ndarray:
         shown = self._looks[self._cells[rows]]
+        # y is 0 at the oracle, so that the sum is the side.
         shown[:, 1] += self._sees_side[rows] * self._goal_sides[rows]
         if self.is_twin:
             shown[:, 1] = self._goal_sides[rows]
@@ -132,6 +135,7 @@ def next_cells(end: int) -> np.ndarray:
     """Return the cell that each action leads to from each cell, by their numbers.  [C, 4]"""
     upper, lower = end + 1, end + 2
     table = np.repeat(np.arange(end + 3)[:, None], len(ACTION_NAMES), axis=1)
+    # Every other action leads from a cell to itself, as it stands in the table.
     table[:end, RIGHT] += 1
     table[1 : end + 1, LEFT] -= 1
     table[end, [UP, DOWN]] = upper, lower

@@ -171,17 +171,22 @@ class ThreePhases(NumpyVectorEnv):
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._steps += 1
         begins = self._board_begins(self._rows)
+        # Boards have a border of blocked cells, so that no move leaves the array.
         targets = self._cells + MOVES[actions]
         is_blocked = BLOCKS[self._flat_boards[begins + targets]]
         self._cells = np.where(is_blocked, self._cells, targets)
 
         places = begins + self._cells
         entered = self._flat_boards[places]
+        # Written for all: kinds that stay become themselves.
         self._flat_boards[places] = BECOMES[entered]
         rewards = REWARDS[entered]
+        # Nothing else pays 5, and doors stand in the last phase alone.
         self._succeeded |= rewards == DOOR_REWARD
+        # After moves: an apple that grows back under an agent is not eaten in this step.
         self._grow_apples(entered)
         self.react(entered)
+        # Last: the step that ends a phase is still paid on its board.
         self._turn_phases()
         terminated = self._steps >= self.episode_length
         return rewards, terminated, np.zeros_like(terminated)
@@ -195,6 +200,7 @@ class ThreePhases(NumpyVectorEnv):
         kinds[:, CENTRE] = IN_CENTRE[kinds[:, CENTRE]]
         if self.is_twin:
             carried = self.carried(rows)
+            # Kind 0 is a free cell: nothing to be remembered, and the agent looks like itself.
             kinds[:, CENTRE] = np.where(carried, carried, kinds[:, CENTRE])
         images = COLOUR_PLANES.take(kinds, axis=1).swapaxes(0, 1)  # [3, R, 25] -> [R, 3, 25]
         return images.reshape(len(rows), 3, VIEW, VIEW)
@@ -214,6 +220,7 @@ class ThreePhases(NumpyVectorEnv):
         if np.count_nonzero(is_taken):
             rows = np.flatnonzero(is_taken)
             self._regrowths[rows, self._cells[rows]] = self._steps[rows] + REGROWTH
+        # Equal, not less: each step comes once, and nothing has to be erased afterwards.
         is_back = self._regrowths == self._steps[:, None]
         if np.count_nonzero(is_back):
             self._boards[:, APPLES_PHASE][is_back] = Cell.APPLE
@@ -276,6 +283,7 @@ class VisualMatchVectorEnv(ThreePhases):
     def begin(self, row: int, generator: np.random.Generator) -> None:
         draws = self.draw(generator)
         if self._door_order == PER_ENVIRONMENT:
+            # The doors of episode 0 hold for all, found again without any state that must be saved.
             first = episode_seed(self._seed, self._first_env + row, 0)
             doors = self.draw(np.random.default_rng(first)).door_colours
             draws = draws._replace(door_colours=doors)
@@ -293,6 +301,7 @@ class VisualMatchVectorEnv(ThreePhases):
         self.begin_on(row, MATCH_BOARDS, draws.apple_cells, cell_number(MATCH_START))
         sign = Cell.RED_SIGN + draws.target_colour
         self._boards[row, FIRST_PHASE, cell_number(draws.target_cell)] = sign
+        # Colours count up from red in signs and doors alike: an offset makes the kind.
         is_right = draws.door_colours == draws.target_colour
         doors = np.where(is_right, Cell.RIGHT_RED, Cell.WRONG_RED) + draws.door_colours
         self._boards[row, LAST_PHASE, DOOR_NUMBERS] = doors
@@ -300,9 +309,11 @@ class VisualMatchVectorEnv(ThreePhases):
     def react(self, entered: np.ndarray) -> None:
         is_door = entered >= Cell.WRONG_RED
         if np.count_nonzero(is_door):
+            # All three vanish, so that nobody can try one door after another.
             self._boards[np.flatnonzero(is_door)[:, None], LAST_PHASE, DOOR_NUMBERS] = Cell.FREE
 
     def carried(self, rows: np.ndarray) -> np.ndarray:
+        # Signs have the highest kinds on this board.
         return self._boards[rows, FIRST_PHASE].max(1)  # its sign
 
     def cues(self) -> np.ndarray:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from numbers import Integral
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -23,10 +22,11 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from envs.episodes import (
     FIRST_ENV,
+    Given,
     MakeOne,
     Options,
     ResetResult,
-    SingleStepResult,
+    Result,
     StepResult,
     as_fault,
     checksum,
@@ -34,7 +34,7 @@ from envs.episodes import (
 )
 from envs.settings import FULL, TwinSettings
 from envs.spaces import shown
-from utils.environments import Environments, Info, State, Wrapped
+from utils.environments import Environments, Info, Observation, State, Wrapped
 from utils.errors import ENDINGS, UserError
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
@@ -98,7 +98,7 @@ class NumpyVectorEnv(Environments):
         self._seed, self._first_env = seed, 0
         self._episodes = np.full(n_envs, -1)  # how many have begun before the present one
         self._generators = [np.random.default_rng(seed)] * n_envs  # every episode brings its own
-        self._observations: Any = None
+        self._observations: Shown = np.empty(0)
 
     @abstractmethod
     def begin(self, row: int, generator: np.random.Generator) -> None:
@@ -109,7 +109,7 @@ class NumpyVectorEnv(Environments):
         """Take one step everywhere: actions [N] -> rewards [N], terminated [N], truncated [N]."""
 
     @abstractmethod
-    def observe(self, rows: np.ndarray) -> Any:
+    def observe(self, rows: np.ndarray) -> Shown:
         """Return fresh observations of the given environments: rows [R] -> [R, ...].
 
         A dictionary holds such arrays, of objects where they are text.
@@ -119,7 +119,7 @@ class NumpyVectorEnv(Environments):
         """Return whether each episode has succeeded, asked for where one has just ended.  [N]"""
         raise NotImplementedError
 
-    def words(self, actions: np.ndarray | None) -> dict[str, Any]:
+    def words(self, actions: np.ndarray | None) -> Info:
         """Return more for `info`, after a step with these actions, after `reset` with None."""
         return {}
 
@@ -127,6 +127,7 @@ class NumpyVectorEnv(Environments):
         """Begin the next episode everywhere, or with a seed the first ones of its run."""
         if seed is not None:
             self._seed, self._first_env = seed, (options or {}).get(FIRST_ENV, 0)
+            # The episode before the first: `_begin_next` counts one on.
             self._go_to(self._rows, [0] * self.num_envs)
         self._begin_next(self._rows)
         self._observations = self.observe(self._rows)
@@ -141,6 +142,7 @@ class NumpyVectorEnv(Environments):
         actions = np.asarray(actions)
         info: Info = {}
         rewards, terminated, truncated = self.advance(actions)
+        # Before any reset: these are the last observations of episodes that end here.
         self._observations = shown = self.observe(self._rows)
         ended = terminated | truncated
         if ended.any():
@@ -149,10 +151,11 @@ class NumpyVectorEnv(Environments):
             if self.has_success:
                 info |= {"success": self.succeeded() & ended, "_success": ended}
             self._begin_next(rows)
+            # In place: `final_obs` holds copies already.
             put(shown, rows, self.observe(rows))
         return shown, rewards, terminated, truncated, info | self.words(actions)
 
-    def running(self) -> dict[str, Any]:
+    def running(self) -> State:
         return {
             "seed": self._seed,
             "first_env": self._first_env,
@@ -160,14 +163,16 @@ class NumpyVectorEnv(Environments):
             "checksum": checksum(self._observations),
         }
 
-    def replay(self, running: dict[str, Any], actions: Sequence[np.ndarray]) -> bool:
+    def replay(self, running: State, actions: Sequence[np.ndarray]) -> bool:
         """Play saved episodes again, given the actions of each, N of [T]; return if they agree.
 
         All are stepped together and end at the same step, so each begins when as many steps are
         left as it has. Until then its environment plays something else.
         """
+        # How many steps each running episode has taken.
         lengths = np.array([len(taken) for taken in actions])
         n_steps = int(lengths.max())
+        # Action 0 until an episode's turn: what is played before it does not count.
         padded = np.stack([np.pad(taken, (n_steps - len(taken), 0)) for taken in actions])
         self._seed, self._first_env = running["seed"], running["first_env"]
         self.reset()
@@ -187,6 +192,7 @@ class NumpyVectorEnv(Environments):
     def _begin_next(self, rows: np.ndarray) -> None:
         self._episodes[rows] += 1
         for row in rows.tolist():
+            # One for each episode: how much the last one drew changes nothing in this one.
             self._generators[row] = np.random.default_rng(self.seed_of(row))
             self.begin(row, self._generators[row])
 
@@ -210,6 +216,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         self._actions: deque[np.ndarray] = deque(maxlen=LONGEST_REPLAY)
 
     def reset(self, seed: int | None = None, options: Options = None) -> ResetResult:
+        # A reset ends all episodes: no step before it will be asked for again.
         self._actions.clear()
         return self._told(super().reset, seed=seed, options=options)
 
@@ -217,9 +224,12 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         self._n_steps += 1
         observations, rewards, terminated, truncated, info = self._told(super().step, actions)
         if "_episode" in info and (self.has_success or "success" in info):
+            # Beside Gymnasium's r and l, where everything reads the outcome of an episode.
             info["episode"]["success"] = self._success(info)
+        # A copy: the caller may write the next actions into the same array.
         self._actions.append(np.array(actions))
         if self._n_steps % STEPS_UNTIL_FORGOTTEN == 0:
+            # Seldom, as it copies the queue: between, a few steps too many are kept.
             self._actions = deque(self._running_actions(), LONGEST_REPLAY)
         return observations, rewards, terminated, truncated, info
 
@@ -227,6 +237,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         """Return the running episodes, or nothing of them where they cannot be played again."""
         import torch  # not above: --help would wait for it
 
+        # Longer than what is kept: the first actions of that episode are gone.
         is_short = self.episode_lengths.max() <= len(self._actions)
         running = self.running() if is_short else None
         if running is None:
@@ -251,10 +262,12 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         if not state["resumable"]:
             return False
         actions, lengths = state["actions"].numpy(), state["lengths"].numpy()
+        # Before anything is played: a foreign state may hold actions that would crash an engine.
         self._check(actions, lengths)
         if state["returns"].shape != lengths.shape or not state["returns"].isfinite().all():
             raise ValueError("the state holds no returns of its environments")
         n_steps = len(actions)
+        # All end at the last saved step, so each has its last `length` actions.
         taken = [actions[n_steps - length :, row] for row, length in enumerate(lengths)]
         is_same = self.replay(state["running"], taken)
         if state["own"]:
@@ -282,6 +295,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
                 '{"has_success": True} in its class: then an episode without it counts as failed',
                 self.name,
             )
+        # Unknown is not failed.
         return np.where(is_told, info["success"], math.nan)
 
     def _running_actions(self) -> list[np.ndarray]:
@@ -298,14 +312,16 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             raise ValueError(f"the state holds {len(actions):,} steps, at most {LONGEST_REPLAY:,}")
         if not ((lengths >= 0) & (lengths <= len(actions))).all():
             raise ValueError(f"the state holds {len(actions)} steps, episodes have {lengths}")
-        bounds: tuple[Any, Any] = (0, flatdim(space) - 1)
+        low, high = np.array(0), np.array(flatdim(space) - 1)
         if isinstance(space, Box):
-            bounds = space.low, space.high
-        is_inside = (actions >= bounds[0]) & (actions <= bounds[1])
+            low, high = space.low, space.high
+        is_inside = (actions >= low) & (actions <= high)
         if actions.shape[2:] != (space.shape or ()) or not is_inside.all():
             raise ValueError(f"the state holds actions that are not of {shown(space)}")
 
-    def _told(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _told(
+        self, work: Callable[Given, Result], *arguments: Given.args, **options: Given.kwargs
+    ) -> Result:
         """Let the environments work; raise EnvFault if one raises something or ends the program."""
         try:
             return work(*arguments, **options)
@@ -316,7 +332,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             raise as_fault(error, f"env: '{self.name}': ", step) from error
 
 
-class Twin(gymnasium.Wrapper):
+class Twin(gymnasium.ObservationWrapper):
     """A single environment that shows at every step what is to be remembered, in the same space.
 
     Its method `show_cue(observation)` returns an observation with that in it.
@@ -332,13 +348,8 @@ class Twin(gymnasium.Wrapper):
             )
         self._show_cue = env.get_wrapper_attr("show_cue")
 
-    def reset(self, **options: Any) -> ResetResult:
-        observation, info = self.env.reset(**options)
-        return self._show_cue(observation), info
-
-    def step(self, action: Any) -> SingleStepResult:
-        observation, *others = self.env.step(action)
-        return self._show_cue(observation), *others
+    def observation(self, observation: Observation) -> Observation:
+        return self._show_cue(observation)
 
 
 def twin_if_asked(make_one: MakeOne, config: TwinSettings) -> MakeOne:
@@ -362,7 +373,7 @@ def cues_of(env: Environments) -> np.ndarray | None:
     return np.array([_number(cue) for cue in np.asarray(told, object).tolist()], dtype=np.int64)
 
 
-def _number(cue: Any) -> int:
+def _number(cue: object) -> int:
     if cue is None:
         return NOT_SHOWN
     if not isinstance(cue, Integral) or not NOT_SHOWN <= int(cue) < 2**63:

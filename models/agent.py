@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from utils.cuda_graphs import Recordable, is_recorded
+from utils.environments import Observation
 from utils.errors import RunError
 from utils.settings import Part
 
@@ -238,7 +239,7 @@ class Agent(Recordable, nn.Module, ABC):
         With `deterministic` the most probable actions are taken and no random number is drawn.
         """
 
-    def read(self, observations: Any) -> Observations:
+    def read(self, observations: Observation) -> Observations:
         return self.reader(observations, self.device)
 
     def explain(self, step: Step) -> dict[str, np.ndarray]:

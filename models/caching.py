@@ -44,11 +44,13 @@ def image_hashes(images: Tensor) -> Tensor:
     bit of the image reaches the low bits of its hash; sums wrap around.
     """
     flat = images.reshape(len(images), -1)
+    # Eight bytes at once: images of one batch have one size, so padding tells none apart.
     words = F.pad(flat, (0, -flat.shape[1] % WORD)).view(torch.int64)  # [B, n_words]
     added, factors = _keys(words.shape[1], images.device)
     halves = []
     for key in range(2):
         mixed = (words + added[key]).mul_(factors[key])
+        # Products reach high bits alone; shifting brings them back down.
         mixed ^= mixed >> 29
         halves.append(mixed.mul_(factors[1 - key]).bitwise_xor_(mixed >> 32).sum(1))
     return torch.stack(halves, dim=1)
@@ -60,6 +62,7 @@ def first_occurrence_rows(hashes: Tensor) -> tuple[Tensor, Tensor]:
     `hashes` are [B, 2] int64; the results are int64, and `firsts[number_of]` leads back.
     """
     firsts, number_of = _firsts(*hashes[:, 0].unique(return_inverse=True))
+    # One half first: sorting numbers is much quicker than sorting rows.
     if not torch.equal(hashes[firsts][number_of], hashes):  # half a hash alike: not seen yet
         return _firsts(*hashes.unique(dim=0, return_inverse=True))  # ten times slower
     return firsts, number_of
@@ -78,6 +81,7 @@ class DistinctImages:
         if "images" not in self._found:
             self._found["images"] = first_occurrence_rows(image_hashes(self._stored))
         self._firsts, number_of = self._found["images"]  # of the P that are stored
+        # Only those of this batch: other minibatches have other images.
         self._numbers, self.row_of = batch.picked(number_of).unique(return_inverse=True)
 
     @property
@@ -110,6 +114,7 @@ def encoded_once(batch: ObservationBatch, encode: Callable[[Tensor], Tensor]) ->
 
 
 def _windows(images: Tensor, side: int, stride: int) -> tuple[Tensor, Tensor] | None:
+    # Pictures of cameras hardly repeat a window: a sample tells it without the whole work.
     if len(images) > SAMPLE and _windows(images[:SAMPLE], side, stride) is None:
         return None
     places = images.unfold(2, side, stride).unfold(3, side, stride)
@@ -125,6 +130,7 @@ def _windows(images: Tensor, side: int, stride: int) -> tuple[Tensor, Tensor] | 
 def _firsts(different: Tensor, number_of: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first of B rows that has each of P numbers [P], and the numbers [B]."""
     places = torch.arange(len(number_of), device=number_of.device)
+    # amin with a start above all places: the first of each, in any order of the scatter.
     firsts = places.new_full((len(different),), len(number_of))
     return firsts.scatter_reduce_(0, number_of, places, "amin"), number_of
 
@@ -192,6 +198,7 @@ class ObservationCache:
     def _remembered(self, keys: list[tuple[int, int]]) -> Tensor:
         assert self._table is not None, "a key in use has a row in the table"
         for key in keys:
+            # Now the most recently used, so the last to leave.
             self._rows.move_to_end(key)
         rows = torch.tensor([self._rows[key] for key in keys], device=self._table.device)
         return self._table[rows]
@@ -212,6 +219,7 @@ class ObservationCache:
 
     def _compute(self, images: Tensor) -> Tensor:
         """Return the results of images, in blocks filled up with repetitions.  [B, ...]"""
+        # Every block has one size: a product's last bits may depend on the number of rows.
         padding = -len(images) % self.block_size
         padded = torch.cat((images, images[-1:].expand(padding, *images.shape[1:])))
         blocks = padded.split(self._sizes_of_blocks(padded))

@@ -29,7 +29,7 @@ RECIPE = (
     "('input_resolution', 'context_length', 'vocab_size')}}, {weights!r})"
 )
 
-
+PublishedFacts = Mapping[str, Any]  # open_clip's, of pretrained weights
 GRID_CLIP = "grid-clip"  # an encoder of our own in CLIP's place
 KNOWN_BY_GRID_CLIP = ("MiniGrid-", "BabyAI-")  # prefixes of the environments whose images it knows
 
@@ -148,7 +148,7 @@ class Preprocessing:
     sides apart; any other resize_mode cuts out the middle.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: PublishedFacts) -> None:
         size = settings["size"]
         self.size = (size, size) if isinstance(size, int) else tuple(size)
         self.interpolation = settings["interpolation"]
@@ -171,7 +171,7 @@ class Preprocessing:
         return self.size[1] * height // width, self.size[1]
 
 
-def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
+def _published_facts(name: str, pretrained: str) -> PublishedFacts:
     import open_clip
 
     if name not in open_clip.list_models():
@@ -193,7 +193,7 @@ def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
     return facts
 
 
-def _weights_file(name: str, pretrained: str, facts: Mapping[str, Any]) -> Path:
+def _weights_file(name: str, pretrained: str, facts: PublishedFacts) -> Path:
     if not facts:
         return Path(pretrained)
     repository, _, file = facts["hf_hub"].rpartition("/")
@@ -209,7 +209,7 @@ def _weights_file(name: str, pretrained: str, facts: Mapping[str, Any]) -> Path:
         ) from error
 
 
-def _empty_model(name: str, facts: Mapping[str, Any]) -> Any:
+def _empty_model(name: str, facts: PublishedFacts) -> Any:
     """Return a model without weights; the hub alone describes the text sides of some."""
     import open_clip
 

@@ -8,7 +8,6 @@ of CLIP cannot be had, and its figures say nothing about CLIP's.
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from models.caching import to_float01
 from models.encoders import ImageTextEncoder
 from models.language.files import find_model
 from models.sentence_encoder import SentenceEncoder
+from utils.environments import State
 from utils.files import DATA_FOLDER
 from utils.small_networks import Batches, fit, load_reader, save_reader
 
@@ -94,7 +94,7 @@ class GridClip(ImageTextEncoder):
 def load_grid_clip(device: str = "cpu", data_folder: Path = DATA_FOLDER) -> GridClip:
     """Return the encoder of `prepare_embeddings.py`; UserError if missing or damaged."""
 
-    def build(saved: Any) -> GridClip:
+    def build(saved: State) -> GridClip:
         views = ViewEncoder()
         views.load_state_dict(saved["views"])
         return GridClip(views).to(device)

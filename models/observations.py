@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from utils.environments import Observation
 from utils.errors import UserError
 from utils.running_statistics import Moments
 
@@ -217,7 +218,7 @@ class VectorNormalizer(RunningMoments):
         self.register_buffer("scale", (~is_of_box).double())
         self.register_buffer("is_of_box", is_of_box, persistent=False)
 
-    def __deepcopy__(self, copied: dict[int, Any]) -> "VectorNormalizer":
+    def __deepcopy__(self, copied: dict[int, object]) -> "VectorNormalizer":
         return self
 
     def merge(self, new: Moments) -> None:
@@ -285,7 +286,9 @@ class ObservationPreprocessor:
         self.n_texts = sum(kind == "text" for _, _, kind in self._parts)
         self.sentences = SentenceTable()
 
-    def __call__(self, observations: Any, device: torch.device | str = "cpu") -> Observations:
+    def __call__(
+        self, observations: Observation, device: torch.device | str = "cpu"
+    ) -> Observations:
         images, vectors, texts, masks, last_step = [], [], [], None, None
         for path, space, kind in self._parts:
             shown = observations
@@ -383,7 +386,7 @@ class SentenceTable:
     def text(self, number: int) -> str | None:
         return self._texts.get(number)
 
-    def numbers(self, texts: Iterable[Any]) -> list[int]:
+    def numbers(self, texts: Iterable[object]) -> list[int]:
         """Return the number of each of n sentences; new ones are added."""
         return [self._number(str(text)) for text in texts]
 
@@ -429,7 +432,7 @@ class SentenceVectors:
         self._row_of: dict[int | None, int] = {}  # number of a sentence -> its row
         self._rows: Tensor | None = None
 
-    def __deepcopy__(self, copied: dict[int, Any]) -> "SentenceVectors":
+    def __deepcopy__(self, copied: dict[int, object]) -> "SentenceVectors":
         return self
 
     def __call__(self, numbers: Tensor) -> Tensor:

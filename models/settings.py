@@ -5,7 +5,6 @@ setting without waiting for PyTorch. `grep -rn n_epochs --include=*.py` finds wh
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from utils.settings import Config, Part, setting
 
@@ -181,7 +180,7 @@ class EllmSettings(SentenceSettings, NormalizationSettings):
     )
 
 
-def _image_cache() -> Any:
+def _image_cache() -> int:
     return setting(
         "megabytes for features and language of images seen before",
         low=0,

@@ -7,18 +7,19 @@ then do the networks of the reward learn from the batch.
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Agent, Transitions
-from models.caching import to_float01
+from models.caching import DistinctImages, to_float01
 from models.encoders import ImageEncoder, build_image_encoder, initialise_orthogonal
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
@@ -57,7 +58,7 @@ class Curiosity(ABC):
 
     def __init__(
         self,
-        config: Any,
+        config: IntrinsicSettings,
         networks: Mapping[str, nn.Module],
         features_of: Callable[[ObservationBatch, Tensor], Kinds],
         n_batches: int = 1,
@@ -88,6 +89,7 @@ class Curiosity(ABC):
                 "only text"
             )
         shapes = {name: tuple(each.shape[1:]) for name, each in example.items()}
+        # PPO shows a whole rollout at once; replay shows a batch of the size of its own steps.
         by_default = config.n_batches if networks_of(config) == "PPO" else 1
         fresh = cls.networks_for(config, shapes, n_actions)
         networks = {name: network.to(agent.device) for name, network in fresh.items()}
@@ -156,6 +158,7 @@ class Curiosity(ABC):
     def learn(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
         if not self.parameters:
             return {}
+        # One row of losses for each gradient step.
         rows = []
         n_parts = self.n_batches
         if self._ranks is not None and n_parts > 1:  # every rank must average as often
@@ -188,11 +191,14 @@ class Curiosity(ABC):
         self.statistics.load_state_dict(state["statistics"])
 
     def _parts(self, n_steps: int, n_parts: int, device: torch.device) -> tuple[Tensor, ...]:
+        # No part may be empty: the mean of nothing is NaN.
         n_parts = min(n_parts, n_steps)
+        # One part needs no order: no random number is drawn for it.
         order = torch.randperm(n_steps) if n_parts > 1 else torch.arange(n_steps)
         return order.to(device).tensor_split(n_parts)
 
     def _divided(self, novelty: Tensor) -> Tensor:
+        # Before dividing, as in ELLM's code: the first batch is divided by its own deviation.
         self.statistics.update(novelty.cpu())
         return novelty / (self.statistics.variance**0.5 + DEVIATION_EPSILON)
 
@@ -215,7 +221,9 @@ class RandomNetworkDistillation(Curiosity):
     reads = (IntrinsicSettings,)
 
     @staticmethod
-    def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
+    def networks_for(
+        config: IntrinsicSettings, shapes: Shapes, n_actions: int
+    ) -> dict[str, nn.Module]:
         widths = [config.curiosity_width] * 3
         return {kind: Distillation(shape, widths) for kind, shape in shapes.items()}
 
@@ -248,6 +256,7 @@ class NovelD(RandomNetworkDistillation):
         visited: Hashes of the observations of each environment's running episode.
     """
 
+    config: NovelDSettings
     reads = (NovelDSettings,)
 
     def __init__(self, *given: Any) -> None:
@@ -258,16 +267,16 @@ class NovelD(RandomNetworkDistillation):
         if not self.config.noveld_first_visit:
             return rewards
         assert steps.is_first is not None, "PPO learns from whole rollouts"
-        kinds = [kind.cpu().numpy() for kind in steps.observations.shown.tensors().values()]
-        rows = (b"".join(each.tobytes() for each in row) for row in zip(*kinds, strict=True))
-        hashes = [int.from_bytes(blake2b(row, digest_size=8).digest()) for row in rows]
+        hashes = observation_hashes(steps.observations)
         seen, reached = hashes[: len(rewards)], hashes[len(rewards) :]
         counts = []
         for row, begins in enumerate(steps.is_first.flatten().tolist()):
+            # Steps lie time before environment: [T, N] in rows.
             env = row % steps.is_first.shape[1]
             if begins:  # the first observation counts as visited
                 self.visited[env] = {seen[row]}
             counts.append(reached[row] not in self.visited[env])
+            # Paid or not, it has been visited now.
             self.visited[env].add(reached[row])
         return rewards * torch.tensor(counts, device=rewards.device)
 
@@ -287,6 +296,28 @@ class NovelD(RandomNetworkDistillation):
         return {kind: F.relu(reached[kind] - alpha * known[kind]) for kind in known}
 
 
+def observation_hashes(batch: ObservationBatch) -> list[int]:
+    """Return a 64-bit hash of each of B observations, the same in every process."""
+    kinds = batch.stored._replace(images=None).map(batch.picked).tensors().values()
+    numbers = [kind.cpu().numpy() for kind in kinds]
+    beside: Iterable[bytes] = repeat(b"")
+    if numbers:
+        beside = (b"".join(each.tobytes() for each in row) for row in zip(*numbers, strict=True))
+    images = np.zeros((1, 0), np.uint8)
+    image_of: Iterator[int] = repeat(0)
+    if batch.stored.images is not None:
+        # Few images of a rollout differ, and the encoder has told them apart for the whole update.
+        different = DistinctImages(batch)
+        images = different.images.cpu().numpy()
+        image_of = iter(different.row_of.tolist())
+
+    @cache
+    def hashed(image: int, beside: bytes) -> int:
+        return int.from_bytes(blake2b(images[image].tobytes() + beside, digest_size=8).digest())
+
+    return list(map(hashed, image_of, beside))
+
+
 class ActivePretraining(Curiosity):
     """Active pre-training, the variant of URLB: distance to nearest neighbours.
 
@@ -297,11 +328,12 @@ class ActivePretraining(Curiosity):
         r = log(1 + mean over K neighbours of max(d / mean(d) - clip, 0))
     """
 
+    config: AptSettings
     reads = (AptSettings,)
     logged = ("loss", "forward_loss", "inverse_loss")
 
     @classmethod
-    def configured(cls, config: Any, agent: Agent, n_actions: int) -> Curiosity:
+    def configured(cls, config: AptSettings, agent: Agent, n_actions: int) -> Curiosity:
         if config.curiosity_icm == "ellm" and agent.reader.action_shape:
             raise UserError(
                 "curiosity_icm: ellm takes an action for one number, and here it is a vector. "
@@ -310,7 +342,7 @@ class ActivePretraining(Curiosity):
         return super().configured(config, agent, n_actions)
 
     @staticmethod
-    def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
+    def networks_for(config: AptSettings, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
         """Return curiosity modules; UserError if ellm's shared encoder meets unequal shapes."""
         as_ellm, first = config.curiosity_icm == "ellm", next(iter(shapes))
         if as_ellm and tuple(shapes.get(TEXT, shapes[first])) != tuple(shapes[first]):
@@ -325,6 +357,7 @@ class ActivePretraining(Curiosity):
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
         codes = {kind: self._encoder(kind)(each) for kind, each in after.items()}
         example = next(iter(codes.values()))
+        # Distances of all pairs need memory by the square: only those within groups are taken.
         n_groups = math.ceil(len(example) / self.config.apt_group)
         groups = self._parts(len(example), n_groups, example.device)
         return self._sum({kind: self._of_codes(each, groups) for kind, each in codes.items()})
@@ -347,6 +380,7 @@ class ActivePretraining(Curiosity):
         for steps in groups:
             # Rounding would leave a small distance between a step and itself.
             among = torch.cdist(codes[steps], codes[steps]).fill_diagonal_(0)
+            # A step is its own nearest neighbour, at distance 0.
             distances[steps] = among.topk(n_nearest, largest=False).values
         self.statistics.update(distances.cpu(), correction=int(distances.numel() > 1))
         mean = max(float(self.statistics.mean), SMALLEST)  # it is 0 if all steps were alike
@@ -372,6 +406,7 @@ class E3B(Curiosity):
         is_first: Where an episode begins in the rollout that is being paid.  [T, N]
     """
 
+    config: E3BSettings
     reads = (E3BSettings,)
 
     def __init__(self, *given: Any) -> None:
@@ -390,11 +425,12 @@ class E3B(Curiosity):
         return problems
 
     @staticmethod
-    def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
+    def networks_for(config: E3BSettings, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
         widths = 2 * config.curiosity_width, config.curiosity_width
         return {kind: InverseDynamics(shape, widths, n_actions) for kind, shape in shapes.items()}
 
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        # `rewards` gets features alone, and the bonus follows episodes.
         self.is_first = steps.is_first
         return super().__call__(steps)
 
@@ -408,7 +444,9 @@ class E3B(Curiosity):
         assert self.is_first is not None, "PPO learns from whole rollouts"
         n_envs, width = self.is_first.shape[1], self.config.curiosity_width
         encoder = self.networks.get_submodule(f"{kind}.encoder")
+        # float64: see `inverses`.
         now, then = (encoder(each).double().view(-1, n_envs, width) for each in (before, after))
+        # C begins as ridge * I, so its inverse as I / ridge.
         empty = torch.eye(width, dtype=now.dtype, device=now.device) / self.config.e3b_ridge
         if kind not in self.inverses:
             self.inverses[kind] = empty.repeat(n_envs, 1, 1)
@@ -417,7 +455,9 @@ class E3B(Curiosity):
             if begins.any():  # an episode's first observation is seen, but no step led to it
                 fresh = empty.repeat(int(begins.sum()), 1, 1)
                 take_in(now[t, begins], fresh)
+                # The new episode knows its first observation and nothing of the one before.
                 inverses[begins] = fresh
+            # Paid by C before this step is in it, as the bonus is taken inside `take_in`.
             found.append(take_in(then[t], inverses))
         return torch.cat(found).float()
 
@@ -459,10 +499,12 @@ class Distillation(nn.Module):
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
         super().__init__()
         self.predictor = Perceptron(shape, widths)
+        # Random for ever; its weights are saved, as the error is measured against them.
         self.target = Perceptron(shape, widths).requires_grad_(False)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the mean squared error of each prediction.  [B]"""
+        # Of the batch itself, also when a single rollout is judged: no running numbers to save.
         variance, mean = torch.var_mean(features, 0, correction=0)
         rows = ((features - mean) / (variance + EPSILON).sqrt()).clamp(-CLIP, CLIP)
         return (self.predictor(rows) - self.target(rows)).square().mean(-1)
@@ -492,6 +534,7 @@ class Dynamics(nn.Module):
         now, then = self.encoder(before), self.encoder(after)
         taken = actions
         if not actions.is_floating_point():
+            # ELLM's code feeds the number of the action as if it were a quantity.
             taken = actions[:, None] if self.as_ellm else F.one_hot(actions, self.n_actions)
         foreseen = self.forwards(torch.cat((now, taken.float()), -1))
         guessed = self.inverse(torch.cat((now, then), -1))
@@ -545,7 +588,7 @@ class Perceptron(nn.Module):
 
 
 class FeatureReader:
-    def __init__(self, config: Any, agent: Any) -> None:
+    def __init__(self, config: IntrinsicSettings, agent: Agent) -> None:
         self.config, self.agent = config, agent
 
     def __call__(self, observations: ObservationBatch, context: Tensor) -> Kinds:
@@ -576,7 +619,7 @@ class FeatureReader:
         return SentenceFeatures(self.agent.reader.sentences, encoder)
 
 
-def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
+def _example(config: IntrinsicSettings, agent: Agent) -> tuple[ObservationBatch, Tensor]:
     reader, device = agent.reader, agent.device
     images = vectors = text = None
     if reader.image_shape is not None:

@@ -209,6 +209,7 @@ class Similarity:
             return phrase, 1.0
         if self._encoder is None or not goals:  # unequal texts are not alike without an encoder
             return None, 0.0
+        # Of equals the first suggested: `max` keeps it.
         goal = max(goals, key=lambda each: self.cosine(phrase, each))
         return goal, self.cosine(phrase, goal)
 
@@ -216,6 +217,7 @@ class Similarity:
         pair = (one, other)
         if pair not in self._cosines:
             x, y = self._vector(one), self._vector(other)
+            # Kept: few phrases meet few goals, again and again.
             self._cosines[pair] = (x.dot(y) / torch.sqrt(x.dot(x) * y.dot(y))).item()
         return self._cosines[pair]
 
@@ -331,9 +333,11 @@ class SuggestedGoals(Episode):
             self.actions.append(deed.phrase)
         has_effect = deed.changed or payment.checks_success != EFFECT
         if has_effect and (deed.succeeded or not payment.checks_success):
+            # Also where nothing was paid: an oracle must not suggest again what is done.
             self.done |= _both_names(deed.phrase)
             goal, likeness = payment.similarity.best(deed.phrase, self.goals)
             if goal is not None and likeness > payment.threshold:
+                # Its synonym names the same deed, and would pay twice.
                 self.achieved |= _both_names(goal)
                 reached = GoalReward(goal, likeness)
                 if payment.quality is not None:

@@ -10,7 +10,6 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from string import printable
-from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Dict, Space, Text
@@ -32,7 +31,7 @@ from rewards.episode_goals import (
 )
 from rewards.settings import REWARD_LAST, TASK, GoalSettings
 from rewards.suggesters import SUGGESTERS, rules
-from utils.environments import Environments, Info, State, Wrapped
+from utils.environments import Environments, Info, Observation, State, Wrapped
 from utils.errors import UserError, raise_any
 from utils.files import object_array
 from utils.household import SUITABLE
@@ -186,15 +185,15 @@ class GoalRewards(Wrapped):
             self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+        self, *, seed: int | None = None, options: Info | None = None
+    ) -> tuple[Observation, Info]:
         observations, info = self.env.reset(seed=seed, options=options)
         self._begin(range(self.num_envs))
         return self._shown(observations, info), info
 
     def step(
         self, actions: np.ndarray
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    ) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, Info]:
         # The environment's own rewards are dropped: its statistics have counted them already.
         observations, _, terminated, truncated, info = self.env.step(actions)
         deeds = [_deed(info, row) for row in range(self.num_envs)]
@@ -202,6 +201,7 @@ class GoalRewards(Wrapped):
         rewards = np.array([each.reward for each in reached])
         completed = np.array([each.completed for each in reached])
         self._returns += rewards
+        # Once is enough: later steps of the episode do not undo it.
         self._completed |= completed
         successes = zip(deeds, reached, strict=True)
         info |= {
@@ -212,6 +212,7 @@ class GoalRewards(Wrapped):
         }
         ended = terminated | truncated
         if ended.any():
+            # Before goals are shown: the next episodes have begun in these observations already.
             self._end(ended, info)
         return self._shown(observations, info), rewards, terminated, truncated, info
 
@@ -249,6 +250,7 @@ class GoalRewards(Wrapped):
         if self._quality:
             self._quality.load_state_dict(state["quality"])
         self._recent = deque(map(float, state["recent_goal_returns"]), EPISODES_AVERAGED)
+        # New episodes begin: saved goals belong to others.
         if not is_same:
             return False
         for episode, saved in zip(self.episodes, state["goals"], strict=True):
@@ -282,10 +284,11 @@ class GoalRewards(Wrapped):
         if self._tells_success:  # a task completed once makes the episode a success
             info["episode"]["success"] = self._completed & ended
             info |= {"success": self._completed & ended, "_success": ended}
+        # Before `_begin` sets them to 0.
         self._recent.extend(self._returns[rows].tolist())
         self._begin(rows)
 
-    def _shown(self, observations: Any, info: Info) -> Any:
+    def _shown(self, observations: Observation, info: Info) -> Observation:
         told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
         # All environments at once: a language model reads their new scenes together.
         suggested = self.suggester.suggest(told)
@@ -334,7 +337,7 @@ def _with_goal(space: Space) -> Dict:
     return Dict(parts | {GOAL: Text(LONGEST_GOAL, charset=printable)})
 
 
-def _joined(observations: Any, goals: Any) -> dict[str, Any]:
+def _joined(observations: Observation, goals: Observation) -> dict[str, Observation]:
     parts = observations if isinstance(observations, dict) else {"observation": observations}
     return {**parts, GOAL: goals}
 

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from hashlib import blake2b
 
 import pytest
 import torch
@@ -199,6 +200,17 @@ def test_e3b_pays_for_what_an_episode_has_not_shown(size):
             found.append(reward(steps)[0].view(n_steps, -1) * reward.statistics.variance**0.5)
             state = reward.state_dict()
         close(torch.cat(found), torch.stack(expected).float().view(-1, 2)[:, envs], relative=1e-4)
+
+
+@pytest.mark.parametrize("shown", [{"images"}, {"images", "vectors"}, {"vectors"}])
+def test_noveld_hashes_all_bytes_of_the_rows_of_a_batch(shown):
+    images, vectors = torch.randint(2, (9, 1, 1, 2), dtype=torch.uint8), torch.rand(9, 1).round()
+    kinds = {"images": images, "vectors": vectors}
+    rows = torch.randint(9, (20,))
+    batch = ObservationBatch(Observations(**{name: kinds[name] for name in shown}), rows)
+    texts = [b"".join(kinds[name][n].numpy().tobytes() for name in sorted(shown)) for n in rows]
+    expected = [int.from_bytes(blake2b(text, digest_size=8).digest()) for text in texts]
+    assert rewards.observation_hashes(batch) == expected
 
 
 STEPS = st.lists(st.tuples(st.booleans(), *[st.integers(0, 3)] * 2), min_size=2)

@@ -8,6 +8,9 @@ import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 Info = dict[str, Any]  # of a step, as Gymnasium returns it
+# As an environment shows it: an array, a text, a number, or a dictionary or tuple of those.
+Observation = Any
+Action = np.ndarray | np.integer | int  # of one environment
 # Of a run or a part of it: numbers, texts, tensors, and lists and dictionaries of those.
 State = dict[str, Any]
 
@@ -29,14 +32,14 @@ class Environments(VectorEnv):
         """Return the sha256 of pretrained weights that observations or rewards depend on."""
         return {}
 
-    def cues(self) -> Sequence[Any] | np.ndarray | None:
+    def cues(self) -> Sequence[object] | np.ndarray | None:
         """Return the thing to be remembered that each shows now, a number from 0 on.  N
 
         -1 or None stand for nothing; None alone: these environments have no cues.
         """
         return None
 
-    def running(self) -> Any:
+    def running(self) -> object:
         """Return the running episodes for `replay`; None: they cannot be played again."""
         return None
 
@@ -70,13 +73,13 @@ class Wrapped(VectorWrapper, Environments):
     def fingerprints(self) -> dict[str, str]:
         return self._inner.fingerprints()
 
-    def cues(self) -> Sequence[Any] | np.ndarray | None:
+    def cues(self) -> Sequence[object] | np.ndarray | None:
         env = self.env
         while isinstance(env, VectorWrapper) and not isinstance(env, Environments):
             env = env.env  # one of Gymnasium's, which shows the same things
         return env.cues() if isinstance(env, Environments) else None
 
-    def running(self) -> Any:
+    def running(self) -> object:
         return self._inner.running()
 
     def replay(self, running: Any, actions: Sequence[np.ndarray]) -> bool:

@@ -9,7 +9,7 @@ many of each item are held.
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -234,7 +234,7 @@ def said(facts: Facts) -> dict[str, np.ndarray]:
     of held things, by name.  [R] of objects each
     """
     rows = facts.sight.tolist()
-    parts: dict[str, list[Any]] = {
+    parts: dict[str, list[object]] = {
         "scene": [scene_sentence(*row[:3]) for row in rows],
         "inventory": [inventory_sentence(row[3]) for row in rows],
         "status": [status_sentence(row[4]) for row in rows],

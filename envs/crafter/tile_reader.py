@@ -4,15 +4,14 @@ It is trained on the spot from played frames and knows no other game's tiles.
 """
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from utils.environments import State
 from utils.files import DATA_FOLDER
 from utils.small_networks import Batches, fit, load_reader, save_reader
 
@@ -45,7 +44,7 @@ class TileReader:
     `about` is saved beside its weights, such as its accuracy.
     """
 
-    def __init__(self, network: TileNetwork, about: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, network: TileNetwork, about: State | None = None) -> None:
         self.network = network.requires_grad_(False).eval()
         self.about = dict(about or {})
 
@@ -69,7 +68,7 @@ class TileReader:
 def load_tile_reader(data_folder: Path = DATA_FOLDER) -> TileReader:
     """Return the reader of `prepare_captions.py`; UserError if missing or damaged."""
 
-    def build(saved: Any) -> TileReader:
+    def build(saved: State) -> TileReader:
         n_kinds, n_features = saved["network"]["output.weight"].shape[:2]
         network = TileNetwork(n_kinds, n_features)
         network.load_state_dict(saved["network"])

@@ -2,7 +2,6 @@
 
 import math
 import string
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,8 +15,8 @@ from envs.crafter.render import GREY_SIDE, draw, greyed
 from envs.crafter.tile_reader import TileReader
 from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_compiling
 from envs.spaces import ACTION_NAMES
-from envs.vector import NumpyVectorEnv, put
-from utils.environments import State
+from envs.vector import NumpyVectorEnv, Shown, put
+from utils.environments import Info, State
 from utils.files import object_array
 
 SIDE = 64  # pixels
@@ -95,14 +94,14 @@ class CrafterVectorEnv(NumpyVectorEnv):
     def died(self) -> np.ndarray:
         return self.worlds["inventory"][:, HEALTH] <= 0
 
-    def words(self, actions: np.ndarray | None) -> dict[str, Any]:
+    def words(self, actions: np.ndarray | None) -> Info:
         if actions is None:
             return {}
         return {
             "unlocked": object_array(sentences.unlocked_names(row.tobytes()) for row in self._news)
         }
 
-    def observe(self, rows: np.ndarray) -> Any:
+    def observe(self, rows: np.ndarray) -> Shown:
         return draw(self.worlds, rows, SIDE, self._generators)
 
     def render(self) -> tuple[np.ndarray, ...]:
@@ -181,7 +180,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         self.single_observation_space = gymnasium.spaces.Dict(parts)
         self.observation_space = batch_space(self.single_observation_space, n_envs)
 
-    def words(self, actions: np.ndarray | None) -> dict[str, Any]:
+    def words(self, actions: np.ndarray | None) -> Info:
         info = super().words(actions) | {name: self._now[name] for name in AFTER_STEP}
         if actions is None:
             return info
@@ -208,7 +207,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         return super().died() & self._dying
 
     def observe(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        frames = super().observe(rows)
+        frames = draw(self.worlds, rows, SIDE, self._generators)
         if self._tile_reader is not None:
             facts = sentences.facts_of_tiles(self._tile_reader(frames))
         else:

@@ -27,10 +27,10 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import VectorEnv
 
-from envs.episodes import Options, ResetResult, SingleEnvs, StepResult
+from envs.episodes import Options, ResetResult, SingleEnvs, SingleStepResult, StepResult
 from envs.settings import SimulatorSettings
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
-from utils.environments import State, Suite
+from utils.environments import Action, Info, Observation, State, Suite
 from utils.errors import UserError
 from utils.files import object_array
 from utils.household import PICK_UP, PLACE, SUITABLE, Goal, known_sentence, listed, sights_sentence
@@ -115,7 +115,7 @@ class HousekeepEnv(gymnasium.Env):
         self._receptacles: dict[str, None] = {}
         return self._shown(observations), {"told": self._told}
 
-    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> SingleStepResult:
         before, number = self._told, self._numbers[int(action)]
         with contextlib.chdir(self._folder):
             observations, _, done, _ = self._simulator.step(action={"action": number})
@@ -134,7 +134,7 @@ class HousekeepEnv(gymnasium.Env):
     def _places(self) -> Mapping[str, str]:
         return self._simulator.habitat_env.current_episode.get_mapping("current")
 
-    def _shown(self, observations: Mapping[str, Any]) -> dict[str, Any]:
+    def _shown(self, observations: Info) -> dict[str, Observation]:
         places, names = self._places(), self._names
         in_view = {
             names.of_thing[key]: names.of_place[places[key]]
@@ -185,7 +185,7 @@ class HousekeepVectorEnv(SingleEnvs):
         super().__init__(*arguments)
         self._shares: deque[float] = deque(maxlen=EPISODES_AVERAGED)
 
-    def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         shown, info = super().reset(seed=seed, options=options)
         return shown, _columns(info["told"], BEFORE_AN_ACTION)
 
@@ -197,7 +197,7 @@ class HousekeepVectorEnv(SingleEnvs):
             self._shares.append(last[row].n_right / last[row].n_things)
         succeeded = np.array([each.succeeded for each in last])
         kept = ("final_obs", "_final_obs")
-        said: dict[str, Any] = {name: info[name] for name in kept if name in info}
+        said: Info = {name: info[name] for name in kept if name in info}
         said |= _columns(info["told"], BEFORE_AN_ACTION) | _columns(last, OF_THE_STEP)
         said |= {"action_success": succeeded, "eval_success": succeeded.copy()}
         said["rearrange_success"] = np.array([each.n_right / each.n_things for each in last])

@@ -6,7 +6,6 @@ where they do. Scores are not comparable: docs/housekeep.md has the differences.
 
 An agent stands at a receptacle of a room. It goes to the next one, or to the first one of the next
 room; sees the things where it stands, and after looking around those of the whole room; turns
-from utils.environments import State
 from one thing to the next; picks one up and places it. With n_t the number of things where they
 belong, none of them held,
 
@@ -21,7 +20,7 @@ import string
 from collections import deque
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space, Text
@@ -30,7 +29,7 @@ from envs.settings import HouseSettings
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from envs.vector import NumpyVectorEnv
 from utils import household as words
-from utils.environments import State, Suite
+from utils.environments import Info, State, Suite
 from utils.errors import UserError
 from utils.files import object_array
 from utils.household import Goal, known_sentence, listed, sights_sentence
@@ -124,6 +123,7 @@ def house_of(n_rooms: int) -> House:
     places = tuple(f"{room} {name}" for room in rooms for name in all_rooms[room])
     sizes = [len(all_rooms[room]) for room in rooms]
     suits = np.array([[place in own for place in places] for own in belongs.values()])
+    # What belongs nowhere could never be right, what belongs everywhere never wrong.
     kinds = np.flatnonzero(suits.any(1) & ~suits.all(1))
     firsts = np.cumsum([0, *sizes[:-1]])
     room_of = np.repeat(np.arange(n_rooms), sizes)
@@ -181,6 +181,7 @@ class Households:
         moved = self.at != before
         self.has_looked = (self.has_looked & ~moved) | looks
         self.known_rooms |= self._room_bits[self.at]
+        # Elsewhere something else lies first; who stays keeps the aim.
         self._target_first(moved.nonzero()[0])
 
         deeds = Deeds(moved | looks, np.full(len(actions), NONE))
@@ -216,7 +217,9 @@ class Households:
     def _turn(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Target the next thing here; return the rows where there is another, and its slot."""
         n_things, targets = len(self._slots), self.targets[rows]
+        # Steps round the slots from the one behind the aim: the next thing is the nearest.
         distances = (self._slots - targets[:, None] - 1) % n_things  # [R, K]
+        # Further than any that is here.
         distances[self.places[rows] != self.at[rows, None]] = n_things
         following = distances.argmin(1)
         other = (distances[np.arange(len(rows)), following] < n_things) & (following != targets)
@@ -367,7 +370,9 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     def begin(self, row: int, generator: np.random.Generator) -> None:
         house, n_things = self.households.house, len(self._is_misplaced)
         kinds = generator.permutation(len(house.things))[:n_things]
+        # One draw a thing, however many places suit it.
         chances = generator.random(n_things).tolist()
+        # Unequal: a misplaced thing goes where it does not suit, another one where it does.
         possible = map(np.flatnonzero, house.suits[kinds] != self._is_misplaced[:, None])
         drawn = zip(possible, chances, strict=True)
         places = np.array([own[int(chance * len(own))] for own, chance in drawn])
@@ -395,6 +400,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         terminated = self.succeeded()
         truncated = (self._steps >= self._limit) & ~terminated
         self._now = None
+        # Before any reset: the sentences on the state that the step led to.
         told = self._told()
         self._deeds = {
             "phrase": self._words.phrases(actions, deeds),
@@ -413,7 +419,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     def succeeded(self) -> np.ndarray:
         return self._n_right[:, 1] == len(self._is_misplaced)
 
-    def words(self, actions: np.ndarray | None) -> dict[str, Any]:
+    def words(self, actions: np.ndarray | None) -> Info:
         return self._told() if actions is None else self._deeds | self._told()
 
     def observe(self, rows: np.ndarray) -> dict[str, np.ndarray]:

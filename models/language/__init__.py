@@ -4,7 +4,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ class LanguageModel(nn.Module):
             first by default.
     """
 
-    supported: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    supported: ClassVar[Mapping[str, Sequence[object]]] = {}
 
     embeddings: TokenEmbeddings
     n_layer: int

@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
 from models.language import LanguageModel
-from models.language.files import ModelFiles, configuration, first_line
+from models.language.files import ModelConfig, ModelFiles, configuration, first_line
 from models.language.kv_cache import CacheView
 from models.language.layers import DenseEmbeddings, FrozenLinear
 from utils.errors import UserError
@@ -44,7 +44,7 @@ CHANGING_ROTATIONS = {"dynamic", "longrope"}
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def describe(settings: Mapping[str, Any], name: str) -> tuple[int, int, int, int | None]:
+def describe(settings: ModelConfig, name: str) -> tuple[int, int, int, int | None]:
     """Return layers, width, tokens and positions; UserError unless it is a supported decoder."""
     config = configuration(settings, name)
     n_positions = positions_of(config, name)

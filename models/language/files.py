@@ -26,6 +26,8 @@ from utils.hub import HubError, hub_file
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+ModelConfig = Mapping[str, Any]  # the settings in a model's config.json
+
 log = logging.getLogger(__name__)
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -98,7 +100,7 @@ class ModelFiles:
     def find(self, *names: str) -> Path:
         raise NotImplementedError
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> ModelConfig:
         path = self.find("config.json")
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
@@ -279,7 +281,7 @@ def _unpack(path: Path, folder: Path) -> None:
     partial.replace(folder / WEIGHT_FILES[0])
 
 
-def configuration(settings: Mapping[str, Any], name: str) -> "PreTrainedConfig":
+def configuration(settings: ModelConfig, name: str) -> "PreTrainedConfig":
     """Return a decoder's settings as the library's object; UserError for any other model."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -296,7 +298,7 @@ def configuration(settings: Mapping[str, Any], name: str) -> "PreTrainedConfig":
     return config
 
 
-def _check_counts(settings: Mapping[str, Any], name: str) -> None:
+def _check_counts(settings: ModelConfig, name: str) -> None:
     # The library would make a list of as many layers, however many a file asks for.
     for key, value in settings.items():
         if isinstance(value, Mapping):

@@ -63,12 +63,14 @@ class Tree:
     """
 
     def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
+        # Without the last token: nothing is read behind it, its probability comes from its parent.
         beginnings = [tuple(phrase[:end]) for phrase in phrases for end in range(1, len(phrase))]
         places = {beginning: place for place, beginning in enumerate(dict.fromkeys(beginnings))}
         self.ids = [beginning[-1] for beginning in places]
         self.follows = torch.eye(len(places), dtype=torch.bool)
         for beginning, place in places.items():
             if len(beginning) > 1:
+                # A parent's beginning is shorter and stands before, so its row is complete.
                 self.follows[place] |= self.follows[places[beginning[:-1]]]
         self.phrases = [
             [(places.get(tuple(phrase[:i]), -1), token) for i, token in enumerate(phrase)]
@@ -118,9 +120,11 @@ class TextModel:
         """
         ids = self.published.tokenize(prompt)
         whole = [self.published.tokenize(prompt + phrase) for phrase in phrases]
+        # A phrase may join the prompt's last token: the prompt ends where all still agree.
         n_prompt = _n_common(ids, *whole)
         read = _Batch(self, [ids[:n_prompt]], shared)
         tree = Tree([each[n_prompt:] for each in whole])
+        # Row 0 is the prompt's, row p + 1 that of the tree's token p.
         rows = [read.logits[0].log_softmax(-1)]
         if tree.ids:
             rows.extend(self._tree_logits(tree, read.past).log_softmax(-1))
@@ -167,6 +171,7 @@ class TextModel:
         """
         if not prompts:
             return []
+        # A generator a prompt: who is written at the same time changes no draw.
         dice = [_dice(prompt, seed) for prompt in prompts]
         batch = _Batch(self, [self.published.tokenize(prompt) for prompt in prompts], shared)
         texts: list[list[int]] = [[] for _ in prompts]
@@ -180,6 +185,7 @@ class TextModel:
                 ended[row] = ended[row] or token in self._ends
                 if not ended[row]:
                     texts[row].append(token)
+                    # In the text, not in tokens: a token may hold the stop and more.
                     ended[row] = bool(stop) and stop in self._text(texts[row])
             if all(ended):
                 break
@@ -198,6 +204,7 @@ class TextModel:
         if not ids:
             raise UserError(f"language model '{self.name}': a prompt needs at least one token.")
         known = tuple(self.published.tokenize(shared)) if shared else ()
+        # One token at least is left to be read: its logits are wanted.
         n_kept = min(_n_common(known, ids), len(ids) - 1)
         if n_kept == 0:
             return [], 0
@@ -206,6 +213,7 @@ class TextModel:
             visible = torch.ones(1, n_known, n_known, dtype=torch.bool).tril()
             places = torch.arange(n_known)[None]
             kept, _ = self.read(torch.tensor([known]), [], visible, places, [n_known - 1])
+            # The oldest goes: dictionaries keep their order.
             while len(self._kept) >= MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[known] = kept
@@ -215,6 +223,7 @@ class TextModel:
         """Return the logits after each token of a tree.  [K, V]"""
         n_past, n_new = past[0][0].shape[2], len(tree.ids)
         visible = torch.cat((torch.ones(n_new, n_past, dtype=torch.bool), tree.follows), dim=1)
+        # A token's position is its depth: siblings stand at the same one.
         places = torch.cat((torch.arange(n_past), n_past + tree.follows.sum(1) - 1))
         ids = torch.tensor([tree.ids])
         return self.read(ids, past, visible[None], places[None], [*range(n_new)])[1][0]
@@ -243,6 +252,7 @@ class TextModel:
             )
         cache = DynamicCache()
         for layer, (keys, values) in enumerate(past):
+            # A shared beginning is kept once and seen by all rows.
             cache.update(keys.expand(n_rows, -1, -1, -1), values.expand(n_rows, -1, -1, -1), layer)
         masks = {}
         for kind, reach in self.reach.items():
@@ -288,10 +298,12 @@ class _Batch:
         self.past = [(k[:, :, :n_kept], v[:, :, :n_kept]) for k, v in beginnings[0][0] if n_kept]
         new = [list(prompt[n_kept:]) for prompt in prompts]
         longest = max(map(len, new))
+        # At the left, so that all prompts end in one column and go on together.
         padding = longest - torch.tensor([len(each) for each in new])[:, None]
         columns = torch.arange(longest)[None]
         kept = torch.ones(len(new), n_kept, dtype=torch.bool)
         self._there = torch.cat((kept, columns >= padding), dim=1)  # [N, n] False: padding
+        # Positions do not count padding: a prompt reads as it would alone.
         before = torch.arange(n_kept).expand(len(new), -1)
         self._places = torch.cat((before, n_kept + (columns - padding).clamp(min=0)), dim=1)
         ids = torch.tensor([[0] * (longest - len(each)) + each for each in new])
@@ -352,11 +364,13 @@ def _n_common(*lists: Sequence[int]) -> int:
 
 def _dice(prompt: str, seed: int) -> torch.Generator:
     digest = hashlib.sha256(f"{seed}\n{prompt}".encode()).digest()
+    # Seven bytes always fit into PyTorch's seeds, which have 64 bits and a sign.
     return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
 
 def _drawn(logits: Tensor, dice: torch.Generator, temperature: float) -> int:
     if temperature == 0:
         return int(logits.argmax())
+    # In float64, as small temperatures stretch logits far apart.
     probabilities = (logits.double() / temperature).softmax(-1)
     return int(torch.multinomial(probabilities, 1, generator=dice))

@@ -48,6 +48,7 @@ class CacheView(NamedTuple):
     def mask_finished(self, columns: Tensor, value: float) -> Tensor:
         """Write a number into [H*N, K, n] where a token belongs to an ended episode."""
         if self.ended is not None:
+            # A view: heads of one environment share the mask, and nothing is copied.
             by_env = columns.unflatten(0, (-1, len(self.ended)))  # [H, N, K, n]
             by_env.masked_fill_(self.ended, value)
         return columns
@@ -68,6 +69,7 @@ class CacheView(NamedTuple):
         parts = weights.split([values.shape[1] for values in self.values], dim=-1)
         mixed = torch.bmm(parts[0], self.values[0])
         for part, values in zip(parts[1:], self.values[1:], strict=True):
+            # Added in place to the first run's product: a ring wraps once, so two runs at most.
             mixed = mixed.baddbmm_(part, values)
         return mixed
 
@@ -84,9 +86,11 @@ def ring_windows(
     """
     n_slots = rings[0].shape[2]
     slots = torch.arange(n_slots, device=ages.device)
+    # Counted from the slot behind the new tokens, which is the oldest one.
     order = (slots - position - n_new) % n_slots
     new = (position + slots[:n_new]) % n_slots
     distances = n_slots - n_new - order  # to the first of the new tokens
+    # Older than the episode, or further back than may be seen: both are hidden alike.
     ended = (distances > ages.clamp(max=n_visible)[:, None])[:, None]
     return [
         CacheView([keys], [values], (keys, values), new, ended, order)
@@ -167,16 +171,19 @@ class KVCache(Memory):
         """
         self.foreseen = None
         self.make_room(n_new)
+        # One look at the device for both numbers.
         youngest, oldest = torch.stack(ages.aminmax()).tolist()
         self._widen(min(oldest, self.n_past) + n_new)
         n_tokens = max(min(oldest, n_visible, self.n_past), 0)
         ended = None
+        # Only then does a row reach into an ended episode; else no mask is needed.
         if youngest < n_tokens:
             distances = torch.arange(n_tokens, -n_new, -1, device=ages.device)
             ended = (distances > ages[:, None])[:, None]
         end = (self.position + n_new) % self.n_slots
         seen = self._runs(n_tokens + n_new, end)
         new: slice | Tensor = slice(self.position, self.position + n_new)
+        # Across the end of the ring: slots by number, as a slice cannot wrap.
         if self.position + n_new > self.n_slots:
             slots = torch.arange(self.position, self.position + n_new, device=ages.device)
             new = slots % self.n_slots
@@ -199,6 +206,7 @@ class KVCache(Memory):
         back = torch.arange(n_tokens, 0, -1, device=ages.device)
         slots = (end - back) % self.n_slots
         first_layer = self.keys[0], self.values[0]  # [H*N, R, d] each
+        # Keys and values as if they were more heads, to be joined in one go.
         pairs = torch.cat([kept.index_select(1, slots) for kept in first_layer])
         rows = join_heads(pairs, len(pairs) // len(ages)).unflatten(0, (len(ages), -1))
         return rows.masked_fill_((back > ages[:, None])[..., None], 0)
@@ -214,11 +222,13 @@ class KVCache(Memory):
         """Widen the ring to all slots, K of them for new tokens, with a number in every slot."""
         self.make_room(n_new)
         state = self.state_dict() | {"n_slots": torch.tensor(self.n_past + n_new)}
+        # A slot that was never written may hold NaN, and 0 times NaN is NaN, mask or not.
         self.keys.zero_()
         self.values.zero_()
         self.load_state_dict(state)
 
     def copy(self) -> Self:
+        # Not the room behind the ring: its pages would be touched for the first time.
         ring = slice(0, self.n_slots)
         tensors = self.keys[:, :, ring].clone(), self.values[:, :, ring].clone(), self.ages.clone()
         twin = type(self)(*tensors, self.n_past, self.n_slots)
@@ -226,6 +236,7 @@ class KVCache(Memory):
         return twin
 
     def state_dict(self) -> dict[str, Tensor]:
+        # Only tokens of running episodes: the rest will never be read again.
         runs = self._runs(min(int(self.ages.max()), self.n_past), self.position)
         return {
             "keys": torch.cat([self.keys[:, :, run] for run in runs], dim=2),
@@ -238,6 +249,7 @@ class KVCache(Memory):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         n_tokens = state["keys"].shape[2]
         position, n_slots = int(state["position"]), int(state["n_slots"])
+        # A saved file is foreign: a wrong position would write beyond the ring.
         fits = (
             state["ages"].shape == self.ages.shape
             and state["keys"][:, :, :0].shape == self.keys[:, :, :0].shape
@@ -264,6 +276,7 @@ class KVCache(Memory):
         # New slots are put before the oldest token's.
         if n_slots <= self.n_slots:
             return
+        # By 64 at once, since each widening moves all tokens behind the position.
         n_more = min(max(n_slots - self.n_slots, WIDER), self.keys.shape[2] - self.n_slots)
         if self.position == 0:  # the oldest token is in the first slot: go on behind the last
             self.position = self.n_slots

@@ -93,6 +93,7 @@ class FrozenLinear(nn.Module):
         if self.bias is not None:
             self.bias.data = self.bias.to(dtype)
         if self.weight.device.type == "cpu" and dtype in fast_dtypes():
+            # Once, here: else every product would put the weight into this layout again.
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.data)
             self.weight = None
 
@@ -210,6 +211,7 @@ class TokenEmbeddings(nn.Module):
     def _statistics(self) -> tuple[Tensor, Tensor]:
         total, squares = self._moments()
         mean = total / self.n_tokens
+        # In float64: the difference of two large sums would lose all digits in float32.
         variance = (squares - total * mean) / max(self.n_tokens - 1, 1)
         return mean.float(), variance.clamp(min=0).sqrt().float()
 
@@ -271,12 +273,14 @@ class AdaptiveEmbeddings(TokenEmbeddings):
         vectors = self.projections[0].new_zeros(len(flat), self.width)
         begin = 0
         for table, projection in self._clusters():
+            # A cluster has the ids from `begin` on: its rows are numbered from 0.
             inside = (flat >= begin) & (flat < begin + len(table))
             vectors[inside] = self.scale * (table[flat[inside] - begin] @ projection.t())
             begin += len(table)
         return vectors.view(*ids.shape, self.width)
 
     def dot(self, vectors: Tensor) -> Tensor:
+        # The vector is projected, not the table: V_c rows of width w_c stay thin.
         projected = (self.scale * (vectors @ projection) for projection in self.projections)
         pairs = zip(projected, self.tables, strict=True)
         return torch.cat([thin_product(rows, table) for rows, table in pairs], dim=1)
@@ -285,6 +289,7 @@ class AdaptiveEmbeddings(TokenEmbeddings):
         total = weights.new_zeros(len(weights), self.width)
         parts = weights.split([len(table) for table in self.tables], dim=1)
         for part, (table, projection) in zip(parts, self._clusters(), strict=True):
+            # Averaged within the cluster first, and projected as one row.
             total.addmm_(thin_product(part, table.t()), projection.t())
         return self.scale * total
 

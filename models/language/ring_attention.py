@@ -48,6 +48,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     new_key = tl.load(own + n_head * WIDTH, mask=is_own, other=0.0)
     new_value = tl.load(own + 2 * n_head * WIDTH, mask=is_own, other=0.0)
     written = tl.load(new)
+    # 64 bits: a large ring has more than 2^31 numbers.
     ring = row.to(tl.int64) * stride
     tl.store(keys + ring + written * WIDTH + at, new_key, mask=is_own)
     tl.store(values + ring + written * WIDTH + at, new_value, mask=is_own)
@@ -87,6 +88,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0913
             scores = tl.where(is_over, HIDDEN, scores)
         larger = tl.maximum(largest, tl.max(scores, axis=0))
         shares = tl.exp(scores - larger)
+        # exp of a number up to 0: it never overflows.
         shrunk = tl.exp(largest - larger)
         largest = larger
         total = total * shrunk + tl.sum(shares, axis=0)

@@ -11,14 +11,14 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from models.language import LanguageModel
-from models.language.files import ModelFiles
+from models.language.files import ModelConfig, ModelFiles
 from models.language.kv_cache import CacheView, KVCache, join_heads, ring_windows, split_heads
 from models.language.layers import (
     ACTIVATIONS,
@@ -307,7 +307,7 @@ class TransformerXL(LayerStack):
 
 
 class TransformerXLLayer(CausalLayer):
-    def __init__(self, config: Mapping[str, Any], weights: Weights, waves: Tensor) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, waves: Tensor) -> None:
         n_head, width = config["n_head"], config["d_head"]
         qkv = linear(weights, "dec_attn.qkv_net")
         names = ["dec_attn.o_net", "dec_attn.layer_norm"]
@@ -397,7 +397,7 @@ class Bert(LayerStack):
     n_unused: ClassVar = 0
     has_types: ClassVar = True
     sizes = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
-    supported: ClassVar[Mapping[str, Sequence[Any]]] = {
+    supported: ClassVar[Mapping[str, Sequence[object]]] = {
         "hidden_act": list(ACTIVATIONS),
         "position_embedding_type": ["absolute"],
     }
@@ -478,7 +478,7 @@ class DistilBert(Bert):
 
 
 class BertLayer(CausalLayer):
-    def __init__(self, config: Mapping[str, Any], heads: tuple[int, int], weights: Weights) -> None:
+    def __init__(self, config: ModelConfig, heads: tuple[int, int], weights: Weights) -> None:
         parts = [f"attention.self.{name}" for name in ("query", "key", "value")]
         qkv = FrozenLinear(
             torch.cat([weights[f"{part}.weight"] for part in parts]),

@@ -1,14 +1,14 @@
 """The interface of trained memories: one step for acting, whole sequences for learning."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from models.agent import Memory, TensorMemory
-from models.settings import HeadSettings
+from models.settings import HeadSettings, NetworkSettings
 from utils.errors import UserError
 
 
@@ -41,7 +41,7 @@ class TrainedMemory(nn.Module, ABC):
     has_bfloat16: ClassVar[bool] = False
     n_context: int = 0
 
-    def __init__(self, n_features: int, settings: Any) -> None:
+    def __init__(self, n_features: int, settings: NetworkSettings | None) -> None:
         super().__init__()
         self.n_features = n_features
 
@@ -108,7 +108,7 @@ class TrainedMemory(nn.Module, ABC):
 class NoMemory(TrainedMemory):
     """Returns the present features; its state and contexts are of width 0."""
 
-    def __init__(self, n_features: int, settings: Any = None) -> None:
+    def __init__(self, n_features: int, settings: NetworkSettings | None = None) -> None:
         super().__init__(n_features, settings)
         self.width = n_features
         # Says where the network lies, having no weights of its own.

@@ -34,8 +34,10 @@ class PastAttention:
         self.window, self.dropout = window, dropout
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        # Written first: a step sees itself, too.
         self.window.write(keys, values)
         scores = self.window.scores(queries / math.sqrt(queries.shape[-1]))
+        # A ring also holds steps of episodes that have ended: their weight must be 0.
         self.weights = self.window.mask_finished(scores, -math.inf).softmax(dim=-1)
         return self.window.mix(F.dropout(self.weights, self.dropout))
 
@@ -56,6 +58,7 @@ class SequenceAttention:
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         self.keys, self.values = keys, values
+        # One mask serves all heads, which lie one after another in the rows.
         by_head = (-1, len(self.visible))  # [H, N]
         found = F.scaled_dot_product_attention(
             queries.unflatten(0, by_head),
@@ -90,6 +93,7 @@ class PreNormBlock(nn.Module):
 
     def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
         rows = hidden.flatten(0, 1)
+        # The norm stands before the layer, so that the residual path stays the identity.
         matrices = split_heads(self.qkv(self.attention_norm(rows)), self.n_head, len(hidden))
         found = join_heads(attention(*matrices), self.n_head)
         rows = self.join(0, rows, self.dropout(self.out(found)))
@@ -119,9 +123,11 @@ class Gate(nn.Module):
         self.bias = nn.Parameter(torch.full((width,), 2.0))
 
     def forward(self, rows: Tensor, found: Tensor) -> Tensor:
+        # Three products of one input as one; U_g needs r x first and cannot join.
         reset, update, new = self.of_found(found).chunk(3, dim=-1)
         reset_too, update_too = self.of_rows(rows).chunk(2, dim=-1)
         kept = torch.sigmoid(reset + reset_too) * rows
+        # The bias keeps z near 0: in the beginning a block passes its input on.
         share = torch.sigmoid(update + update_too - self.bias)
         return torch.lerp(rows, torch.tanh(new + self.of_kept(kept)), share)
 
@@ -144,6 +150,7 @@ def visible_steps(ages: Tensor, n_past: int) -> Tensor:
     """
     steps = torch.arange(ages.shape[1], device=ages.device)
     distances = steps[:, None] - steps  # [T, T]
+    # A step of age a has a earlier ones in its episode: further back lies another episode.
     near = distances <= ages.clamp(max=n_past)[..., None]  # [N, T, T]
     return near & (distances >= 0)
 
@@ -159,10 +166,12 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, width: int, n_positions: int) -> None:
         super().__init__()
         self.width = width
+        # An odd width has one sine more than cosines: `forward` cuts the last one off.
         exponents = torch.arange(0, width, 2) / width
         self.register_buffer("frequencies", torch.exp(-math.log(10_000) * exponents), False)
 
     def forward(self, positions: Tensor) -> Tensor:
+        # Computed, not looked up: episodes may be longer than any table.
         angles = positions[..., None] * self.get_buffer("frequencies")  # [..., D/2 rounded up]
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., : self.width]
 
@@ -176,6 +185,7 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.table.weight, std=0.02)
 
     def forward(self, positions: Tensor) -> Tensor:
+        # Any M + 1 steps in a row have different remainders, so none in a window is ambiguous.
         return self.table(positions % self.table.num_embeddings)
 
 
@@ -229,6 +239,7 @@ class Gpt(TrainedMemory):
         self.width = settings.memory_width
         self.n_head, dropout = settings.memory_heads, settings.memory_dropout
         self.head_width = head_width(settings)
+        # Keys and values come from weights that an update changes: these steps are read again.
         self.n_context = self.mem_len = settings.mem_len
         same = n_features == self.width
         self.enter = nn.Identity() if same else Linear(n_features, self.width)
@@ -245,9 +256,11 @@ class Gpt(TrainedMemory):
     def initial(self, n_envs: int) -> GptMemory:
         n_slots = self.mem_len + 1
         head = n_slots, self.head_width
+        # The extra slot is the present step's: it can be written while all M are still seen.
         shape = len(self.blocks), self.n_head * n_envs, *head
         keys, values = (torch.zeros(shape, device=self.device) for _ in range(2))
         ages = torch.zeros(n_envs, dtype=torch.int64, device=self.device)
+        # Two counts: that of the kept steps stops at M, positions count on.
         return GptMemory(KVCache(keys, values, ages, self.mem_len, n_slots), ages.clone())
 
     @torch.no_grad()
@@ -293,6 +306,7 @@ class Gpt(TrainedMemory):
         windows = past.windows(past.current_ages(is_first), self.mem_len, 1)
         _, attentions = self._attend(x, self.context(state, is_first), windows)
         maps = torch.stack([attention.weights for attention in attentions])  # [L, H*N, 1, n]
+        # The window ends at the oldest running episode: pad it to a fixed width, oldest first.
         n_missing = self.mem_len + 1 - maps.shape[-1]
         by_env = maps.unflatten(1, (self.n_head, len(x))).transpose(1, 2)
         return nn.functional.pad(by_env, (n_missing, 0))
@@ -312,6 +326,7 @@ class Gpt(TrainedMemory):
 
     def _through(self, x: Tensor, ages: Tensor, attentions: Sequence[Attention]) -> Tensor:
         """Map features [N, K, F] of steps with these ages [N, K] to the output.  [N, K, D]"""
+        # Positions are added once, not in every layer: keys keep those of their own step.
         hidden = self.dropout(self.scale * self.enter(x) + self.positions(ages))
         for block, attention in zip(self.blocks, attentions, strict=True):
             hidden = block(hidden, attention)
@@ -337,6 +352,7 @@ def _ages(is_first: Tensor, context: Tensor) -> Tensor:
     steps = torch.arange(len(is_first), device=context.device)
     if not is_first.is_cuda and not is_first.any():  # nothing has to be copied to the device
         return steps + context[:, None]
+    # Where the last episode began, in steps of this sequence: before it, so 0 or less, if none did.
     begun = torch.where(is_first.to(context.device).T, steps, -context[:, None])  # [B, T]
     return steps - begun.cummax(dim=1).values
 

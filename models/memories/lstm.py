@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class Recurrent(TrainedMemory):
         super().__init__(n_features, settings)
         self.width, self.n_layers = settings.memory_width, settings.memory_layers
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
         # The weights of a copy, such as a target network's, lie apart; cuDNN would gather them at
         # every call.
@@ -72,13 +72,16 @@ class Recurrent(TrainedMemory):
         Quickest if that is only the first. The host has to know these steps: with `is_first` on the
         CPU it waits for no device.
         """
+        # PyTorch's networks cannot forget within a call, so it ends where any episode begins.
         starting = is_first[1:].any(dim=1).nonzero().squeeze(-1) + 1
+        # [B, S, L*D] -> [S, L, B, D], in one piece as cuDNN wants it.
         by_layer = context.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()
         outputs: list[Tensor] = []
         states: Sequence[Tensor] = by_layer.unbind()  # [L, B, D] each
         for first, last in pairwise([0, *starting.tolist(), len(x)]):
             if is_first[first].any():  # else nothing has to be copied to the device
                 begun = is_first[first].to(x.device)[:, None]
+                # Those that go on keep theirs: only rows that begin here are emptied.
                 states = [part.masked_fill(begun, 0.0) for part in states]
             output, states = self.sequence(x[first:last], states)
             outputs.append(output)

@@ -57,6 +57,7 @@ class MatrixCell(Cell):
         self.shape = (math.prod(matrix) + math.prod(self.recent),)
         if n_steps > 1:
             # Each channel has weights of its own, begun as PyTorch begins a convolution's.
+            # PyTorch's bound is 1 / sqrt(fan in), and each channel sees n_steps numbers.
             limit = n_steps**-0.5
             self.kernel = nn.Parameter(torch.empty(n_steps, n_convolved).uniform_(-limit, limit))
             self.bias = nn.Parameter(torch.empty(n_convolved).uniform_(-limit, limit))
@@ -76,15 +77,19 @@ class MatrixCell(Cell):
     def step(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         matrices, recent = self._parts(before)
         entering, seen = self.enter(x)
+        # A step convolves itself and the kept inputs before it, oldest first.
         rows, convolved = torch.cat((recent, entering[None])), entering
         if len(recent):
+            # The kernel begins with lag 0, rows end with it.
             convolved = F.silu(self.bias + (self.kernel.flip(0)[:, None] * rows).sum(0))
         log_decays, queries, keys, values, rates = self.inputs(convolved, *seen)
         matrices = log_decays.exp()[..., None, None] * matrices
         if rates is not None:
+            # The delta rule: what a key finds already, after the decay, is not written again.
             values = rates[..., None] * (values - (keys[..., None, :] @ matrices).squeeze(-2))
         matrices = matrices + keys[..., None] * values[..., None, :]
         found = (queries[..., None, :] @ matrices).squeeze(-2)
+        # One flat state, so that replay and checkpoints need not know its parts.
         after = torch.cat((matrices.flatten(1), rows[1:].movedim(0, 1).flatten(1)), dim=1)
         return self.output(found, convolved, *seen), after
 
@@ -94,10 +99,12 @@ class MatrixCell(Cell):
         rows, convolved = torch.cat((recent, entering)), entering
         if len(recent):
             # silu(bias + sum_j kernel_j x_{t-j}), as far back as the episode goes.
+            # Kept inputs count as episode 0: the one that was running, unless one begins at once.
             episodes = F.pad(is_first.long().cumsum(0), (0, 0, len(recent), 0))
             total = self.bias
             for lag, weights in enumerate(self.kernel):
                 at = slice(len(recent) - lag, len(rows) - lag)
+                # A convolution must not look into the episode before.
                 is_same = episodes[at] == episodes[len(recent) :]
                 total = total + weights * rows[at] * is_same[..., None]
             convolved = F.silu(total)
@@ -114,24 +121,29 @@ def attend(given: Inputs, is_first: Tensor, before: Tensor) -> Tensor:
     """Return what the queries find after matrices [B, H, K, V].  [T, B, H, V]"""
     found = []
     for first in range(0, len(is_first), CHUNK):
+        # Within a chunk all pairs of steps at once, C^2 of them; between chunks the matrix alone.
         part = slice(first, first + CHUNK)
         log_decays, queries, keys, values = (  # [B, H, C] and [B, H, C, ...]
             each[part].movedim(0, 2) for each in given[:4]
         )
         since = log_decays.cumsum(-1)  # log of the decay since the chunk's begin
         episode = is_first[part].T[:, None].long().cumsum(-1)  # [B, 1, C]
+        # A step reads what its own episode has written up to now, itself included.
         visible = (episode[..., None] == episode[..., None, :]).tril()
         decays = since[..., None] - since[..., None, :]
+        # Masked before exp: above the diagonal differences are positive and could overflow.
         decays = decays.masked_fill(~visible, -math.inf).exp()  # from step j to step i
         begun = (since.exp() * (episode == 0))[..., None]  # from the chunk's begin
         if given.rates is not None:
             # u_i = b_i (v_i - S_i^T k_i), S_i before it is written, which has the earlier u_j:
             # Yang et al. 2024, arXiv:2406.06484, solve it as one triangular system.
             rates = given.rates[part].movedim(0, 2)[..., None]
+            # Strictly below the diagonal: the unit diagonal is implied by unitriangular.
             system = (rates * decays * (keys @ keys.mT)).tril(-1)
             wanted = rates * (values - begun * keys @ before)
             values = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
         found.append((decays * (queries @ keys.mT)) @ values + begun * queries @ before)
+        # What each step has left behind at the chunk's end; 0 of episodes that have ended.
         decayed = decays[..., -1, :, None] * keys
         before = begun[..., -1:, :] * before + decayed.mT @ values
     return torch.cat(found, dim=2).movedim(2, 0)
@@ -172,11 +184,13 @@ class MLstmCell(MatrixCell):
         n_heads, head, _ = self.matrix
         queries, keys = self.address(convolved).chunk(2, dim=-1)
         queries, keys, values = (p.unflatten(-1, (n_heads, head)) for p in (queries, keys, values))
+        # Capped at +-15, exp stays far from float32's end and needs no running maximum.
         forget, admit = (self.CAP * torch.tanh(self.gate(x) / self.CAP)).chunk(2, dim=-1)
         return Inputs(
             F.logsigmoid(forget),
             queries / math.sqrt(head),
             admit.exp()[..., None] * keys,
+            # The column of ones adds up the keys: the normaliser n_t, by the same recurrence.
             F.pad(values, (0, 1), value=1.0),
         )
 
@@ -226,6 +240,7 @@ class GatedDeltaNetCell(MatrixCell):
         n_heads, head, _ = self.matrix
         queries, keys, values = convolved.unflatten(-1, (3, n_heads, head)).unbind(-3)
         log_decays, _ = self.decay(seen[1])
+        # Of length 1: for b in (0, 1), I - b k k^T then never enlarges a state.
         queries, keys = (F.normalize(part, dim=-1) for part in (queries, keys))
         return Inputs(log_decays, queries / math.sqrt(head), keys, values, rates=seen[2].sigmoid())
 

@@ -35,15 +35,18 @@ def recurrence(decays: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
         initial: h_0.  [...]
     """
     n_steps = len(inputs)
+    # sqrt(T) steps in T / sqrt(T) chunks: the two loops together are shortest so.
     size = math.isqrt(n_steps - 1) + 1
     n_chunks = -(-n_steps // size)
     missing = (0, 0) * (inputs.ndim - 1) + (0, n_chunks * size - n_steps)
     states, products = (  # padding copies, also where nothing is missing
         F.pad(part, missing).unflatten(0, (n_chunks, size)) for part in (inputs, decays)
     )
+    # All chunks take their step together; products gather the decay since the chunk's begin.
     for step in range(1, size):
         states[:, step].addcmul_(products[:, step], states[:, step - 1])
         products[:, step].mul_(products[:, step - 1])
+    # Now each chunk gets what the one before has left, decayed by as many steps.
     for chunk, product in zip(states, products, strict=True):
         chunk.addcmul_(product, initial)
         initial = chunk[-1]
@@ -59,6 +62,7 @@ class LinearRecurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, decays: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
         states = recurrence(decays, inputs, initial)
+        # States are kept, inputs are not: gradients need h_{t-1} and a alone.
         ctx.save_for_backward(decays, states, initial)
         return states
 
@@ -66,8 +70,11 @@ class LinearRecurrence(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decays, states, initial = ctx.saved_tensors
         following = decays.conj().resolve_conj().roll(-1, 0).flip(0)  # the first meets a state of 0
+        # a*_{t+1} meets the gradient of step t + 1: shifted by one, then run backwards.
         of_inputs = recurrence(following, grad.flip(0), torch.zeros_like(initial)).flip(0)
+        # h_{t-1} of each step.
         before = torch.cat((initial[None], states[:-1]))
+        # Decays were broadcast: their gradient is the sum over what shared them.
         of_decays = (of_inputs * before.conj()).sum_to_size(decays.shape)
         return of_decays, of_inputs, decays[0].conj() * of_inputs[0]
 
@@ -83,7 +90,7 @@ class Cell(nn.Module, ABC):
     shape: tuple[int, ...]
     dtype = torch.float32
 
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: NetworkSettings) -> None:
         super().__init__()
 
     @abstractmethod
@@ -118,6 +125,7 @@ class GatedCell(Cell):
         decays, inputs, seen = self.gates(x)
         decays = decays.expand_as(inputs)
         if is_first.is_cuda or is_first.any():  # on a GPU, asking would make the host wait
+            # a = 0 where an episode begins: h = b, as from an empty state.
             decays = decays.masked_fill(is_first.view(*is_first.shape, *[1] * len(self.shape)), 0)
         return self.read(LinearRecurrence.apply(decays, inputs, before), *seen)
 
@@ -153,6 +161,7 @@ class Scan(TrainedMemory):
             x = x + read
             after.append(now)
         if advance:
+            # A new tensor: a caller may hold the one before as its context.
             cast(TensorMemory, state).state = torch.stack(after, dim=1)
         return x
 
@@ -208,9 +217,11 @@ class LruCell(GatedCell):
         width = settings.memory_width
         self.shape = ((width + 1) // 2,)
         low, high = self.RING
+        # Uniform on the ring's area, so |lambda|^2 is uniform, not |lambda|.
         squares = low**2 + torch.rand(self.shape) * (high**2 - low**2)  # of |lambda|
         self.nu = nn.Parameter(torch.log(-squares.log() / 2))
         self.theta = nn.Parameter(torch.log(self.MAX_PHASE * (1 - torch.rand(self.shape))))
+        # So h begins with the variance of B x, whatever lambda; the logarithm keeps it positive.
         self.gamma = nn.Parameter((1 - squares).sqrt().log())
         self.enter = Linear(width, 2 * self.shape[0], bias=False)  # B
         self.leave = Linear(2 * self.shape[0], width, bias=False)  # C
@@ -221,6 +232,7 @@ class LruCell(GatedCell):
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         inputs = torch.view_as_complex(self.enter(x).unflatten(-1, (-1, 2)))
+        # By exp of exp |lambda| stays below 1 whatever training does.
         rates = torch.complex(-self.nu.exp(), self.theta.exp())
         return rates.exp(), self.gamma.exp() * inputs, (x,)
 

@@ -97,7 +97,7 @@ class PromptedSuggester(Suggester):
         self.counts: dict[str, float] = dict.fromkeys(COUNTS, 0)
         self.rejected: set[str] = set()
         self.pending: dict[str, CompletionRequest] = {}
-        self._to_ask: SimpleQueue[Any] = SimpleQueue()
+        self._to_ask: SimpleQueue[CompletionRequest | None] = SimpleQueue()
         self._told: SimpleQueue[dict[str, Completion | None] | Exception] = SimpleQueue()
         self._thread: Thread | None = None
         self.is_over = False
@@ -157,7 +157,7 @@ class PromptedSuggester(Suggester):
                 found[key] = self._keep(distinct[key], answer, read)
         return [found.get(key) for key in keys]
 
-    def awaited(self, answers: Iterable[Any], n: int) -> Iterable[Any]:
+    def awaited(self, answers: Iterable[FOUND], n: int) -> Iterable[FOUND]:
         return tqdm(
             answers,
             total=n,
@@ -228,11 +228,12 @@ class PromptedSuggester(Suggester):
 
     def _ask_on(self) -> None:
         while True:
-            questions = [self._to_ask.get()]
-            while len(questions) < ASIDE and not self._to_ask.empty():
-                questions.append(self._to_ask.get())
+            asked = [self._to_ask.get()]
+            while len(asked) < ASIDE and not self._to_ask.empty():
+                asked.append(self._to_ask.get())
             if self.is_over:
                 return
+            questions = [each for each in asked if each is not None]
             try:
                 answers = self.ask(questions)
                 self._told.put({q.key: a for q, a in zip(questions, answers, strict=True)})
@@ -336,7 +337,7 @@ def check_writes(name: str) -> None:
     supported(find_model(name))
 
 
-def writing_parameters(config: WritingSettings) -> dict[str, Any]:
+def writing_parameters(config: WritingSettings) -> dict[str, object]:
     return {
         "by": WRITING,
         "stop": STOP,

@@ -39,8 +39,11 @@ from rewards.suggesters.language_model import (
     writing_parameters,
 )
 from rewards.suggesters.rules import TextState
+from utils.environments import State
 from utils.errors import RunError, UserError, did_you_mean, escape
 from utils.settings import Config
+
+Answer = dict[str, Any]  # the JSON object of a server
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +93,7 @@ class Server:
         self._has_proxies = not local  # those of the environment
         self._certificates = ssl.create_default_context()  # the system's, where httpx has its own
 
-    def post(self, path: str, body: Mapping[str, Any], sent: Callable[[], None]) -> dict[str, Any]:
+    def post(self, path: str, body: Mapping[str, object], sent: Callable[[], None]) -> Answer:
         """Return the server's JSON object, trying again where that may help, or raise ServerError.
 
         `sent` is called before each try; an exception of it ends the trying.
@@ -108,7 +111,7 @@ class Server:
                 sleep(wait)
                 number += 1
 
-    def request(self, path: str, body: bytes | None = None) -> dict[str, Any]:
+    def request(self, path: str, body: bytes | None = None) -> Answer:
         """Return the JSON object that answers one request; ServerError without one."""
         try:
             answer, content = asyncio.run(self._answer(path, body))
@@ -238,10 +241,10 @@ class ServerSuggester(PromptedSuggester):
     def metrics(self) -> dict[str, float]:
         return super().metrics() | {"suggester/requests": self.sent}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return super().state_dict() | {"run": self.run, "sent": self.sent}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         # Those sent since the start, about the scenes of a run that is being resumed, count, too.
         self.run, sent = state["run"], self.cache.spend(state["run"], state["sent"]) + self.sent
@@ -348,7 +351,7 @@ def _beginning(content: bytes) -> str:
     return " ".join(text.split())[:TOLD]
 
 
-def _text(found: Mapping[str, Any]) -> str | None:
+def _text(found: Answer) -> str | None:
     try:
         choice = found["choices"][0]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
@@ -357,7 +360,7 @@ def _text(found: Mapping[str, Any]) -> str | None:
     return "" if text is None else text if isinstance(text, str) else None
 
 
-def _first_tokens(found: Mapping[str, Any]) -> str | None:
+def _first_tokens(found: Answer) -> str | None:
     """Return the log-probabilities of the first tokens as JSON, None without them."""
     try:
         return json.dumps(dict(found["choices"][0]["logprobs"]["top_logprobs"][0]))
