@@ -119,7 +119,9 @@ def check(asked: argparse.Namespace) -> None:
 
     agent = named_agent(asked.name, asked.var, asked.trust)
     memories = [part for part in agent.modules() if isinstance(part, TrainedMemory)]
-    checked = memories[:1] + [agent] * isinstance(agent, ActorCriticAgent)
+    checked: list[TrainedMemory | ActorCriticAgent] = [*memories[:1]]
+    if isinstance(agent, ActorCriticAgent):
+        checked.append(agent)
     if not checked:
         raise UserError(f"{asked.name}: it has no trained memory and no `evaluate` to be checked")
     # The parts of an untrained network may have next to no effect in the beginning.

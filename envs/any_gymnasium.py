@@ -261,6 +261,7 @@ def check_first_steps(make_one: MakeOne, name: str) -> Told:
     with tried(name), closing(make_one()) as env, Streams(name_of(env)).anew():
         converted = Converted(env)
         converted.reset(seed=0)
+        # Known after a reset alone; then the space has to be made anew with it.
         has_mask = converted.tells_mask
         converted = Converted(env, has_mask) if has_mask else converted
         _play(converted, name)
@@ -329,6 +330,7 @@ def _play(env: Converted | ConvertedVector, name: str) -> None:
         for part, image in images_in(space, shown):
             brightest[part] = max(brightest.get(part, 0), int(image.max()))
         mask: Observation = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
+        # A vector's space samples by a tuple of masks, one for each environment.
         mask = tuple(mask) if np.ndim(mask) == 2 else mask
         action = env.action_space.sample(mask)
         shown, paid, terminated, truncated, _ = env.step(action)
@@ -426,6 +428,7 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
         _make_mujoco_drawable()
         with streams_kept(), _no_warnings(), closing(make_drawn()) as env:
             env.reset(seed=0)
+            # Tried once: a driver that is missing shows only when something is drawn.
             picture = np.asarray(env.render())
     except Exception as error:  # whatever its author did
         return told(error)

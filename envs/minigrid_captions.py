@@ -33,13 +33,6 @@ TASKS = (
     "MiniGrid-Unlock-v0",
     "MiniGrid-UnlockPickup-v0",
 )
-HELD_OUT_TASKS = (
-    "MiniGrid-GoToObject-8x8-N2-v0",
-    "MiniGrid-KeyCorridorS3R1-v0",
-    "MiniGrid-LavaGapS7-v0",
-    "MiniGrid-MemoryS11-v0",
-    "MiniGrid-RedBlueDoors-6x6-v0",
-)
 
 # MiniGrid's symbols, by number.
 KINDS = ("unseen", "empty", "wall", "floor", "door", "key", "ball", "box", "goal", "lava", "agent")
@@ -81,12 +74,6 @@ def caption(view: np.ndarray) -> str:
 def object_cells(view: np.ndarray) -> np.ndarray:
     """Return (column, row) of every object seen in a view [7, 7, 3], carried ones too.  [n, 2]"""
     return np.argwhere(_IS_NAMED[view[..., 0]])
-
-
-def only_object(view: np.ndarray) -> str | None:
-    """Return the noun of the one object seen in a view [7, 7, 3]; None if none or several are."""
-    places = object_cells(view)
-    return KINDS[view[*places[0], 0]] if len(places) == 1 else None
 
 
 def mixed_views(seed: int, tasks: Sequence[str] = TASKS) -> Iterator[np.ndarray]:

@@ -153,6 +153,7 @@ class Converted(gymnasium.Wrapper):
     def render(self) -> np.ndarray:
         """Return a picture of the whole environment, made smaller where it is large.  [H, W, 3]"""
         picture = np.asarray(self.env.render())
+        # Every k-th pixel: the smallest k that makes the picture fit.
         every = -(-max(picture.shape[:2]) // LONGEST_SIDE)
         return picture[::every, ::every]
 
@@ -255,6 +256,7 @@ class ConvertedVector(Wrapped):
             # Statistics of a wrapper of Gymnasium's would stand in the way of ours.
             others = {name: info[name] for name in info.keys() - {"episode", "_episode", *SUCCESS}}
             info = others | {"final_obs": converted} | told
+        # Last: these belong to the next episodes where some have ended.
         observations = _some_allowed(self._observed(own(observations)), "step()")
         return observations, rewards, terminated, truncated, info
 
@@ -377,6 +379,7 @@ def _let_reset_in_same_step(env: VectorEnv) -> None:
             "and begins the next episode within the last one's step, "
             'metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}'
         )
+    # Each wrapper between the agent and the environment may change what is shown.
     wrapper = env
     while isinstance(wrapper, VectorWrapper):
         if not _keeps_last_observations(wrapper):
@@ -578,6 +581,7 @@ def adapt_action_space(space: spaces.Space) -> Conversion:
         return _rescaled(space, allowed)
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         raise UserError(f"actions: {shown(space)} cannot be used. {allowed}")
+    # Joint actions are counted as digits of a number, each with its own base.
     sizes = (int(space.n),) if isinstance(space, spaces.Discrete) else space.nvec.ravel().tolist()
     n_actions = math.prod(sizes)
     if n_actions > MOST_ACTIONS:
@@ -741,6 +745,7 @@ def _fractions(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
     width = np.maximum(high - low, 1)
 
     def convert(values: Observation) -> np.ndarray:
+        # By the bounds of each number: 0 and 1 mean the same whatever the codes.
         fractions = (np.asarray(values, np.float32) - low) / width
         if not (fractions.min(initial=0) >= 0 and fractions.max(initial=1) <= 1):
             raise EnvFault(
@@ -768,6 +773,7 @@ def _image(space: spaces.Box, sides: tuple[int, ...], is_last: bool) -> Conversi
     def convert(image: np.ndarray) -> np.ndarray:
         pixels = image if is_bytes else _bytes(image)
         if is_last:
+            # [..., H, W, C] -> [..., C, H, W]
             pixels = pixels.swapaxes(-1, -2).swapaxes(-2, -3)
         return np.ascontiguousarray(pixels).reshape(*pixels.shape[: pixels.ndim - n_axes], *shape)
 

@@ -111,6 +111,7 @@ class MemoryAgent(ActorCriticAgent):
         """Return the memory's output at each step of the sequences.  [B', F] -> [B, D]"""
         if batch.lengths is None or batch.before is None:
             raise ValueError("a memory learns from whole sequences, the batch has single steps")
+        # `before` steps are read to warm the memory up, and pay no loss.
         lengths = batch.before + batch.lengths  # [S], summing to B'
         device, n_sequences = features.device, len(lengths)
         firsts = lengths.cumsum(0) - lengths
@@ -122,8 +123,10 @@ class MemoryAgent(ActorCriticAgent):
         shown = place_of.new_zeros(int(lengths.max()), n_sequences)
         shown.view(-1)[place_of] = torch.arange(len(place_of), device=device)
         no_starts = torch.zeros(shown.shape, dtype=torch.bool)  # sequences are cut at those
+        # Stored with the first row of each sequence.
         context = batch.context[firsts.to(device)]
         output = self.memory.unroll(F.embedding(shown, features), no_starts, context)  # [T, S, D]
+        # The steps to learn from: those behind the warm-up.
         own = (step_of >= batch.before[sequence_of]).to(device)
         return F.embedding(place_of[own], output.flatten(0, 1))
 
@@ -226,6 +229,7 @@ class RandomAgent(Agent):
             return Step(drawn, zeros[:, None][:, :0], values=zeros)
         all_log_probs = allowed(self.logits.expand(n_envs, -1), masks).log_softmax(-1)
         if masks is None:
+            # Without a mask all rows are alike: one distribution, drawn from N times.
             actions = torch.multinomial(all_log_probs[0].exp(), n_envs, replacement=True)
         else:
             actions = sample_actions(all_log_probs.exp())

@@ -182,6 +182,7 @@ def _published_facts(name: str, pretrained: str) -> PublishedFacts:
         )
     if os.path.isfile(pretrained):
         return {}
+    # Published facts hold for a tag, whichever revision of its repository is taken.
     tag = pretrained.partition("@")[0]
     facts = open_clip.get_pretrained_cfg(name, tag)
     if not facts:
@@ -260,6 +261,7 @@ def _causal_features(clip: Any, ids: Tensor) -> Tensor:
     """
     ends = ids.argmax(-1)  # the end token has the highest id
     length = int(ends.max()) + 1
+    # Causal: tokens behind the end, all padding, change nothing before it.
     hidden = clip.token_embedding(ids[:, :length]) + clip.positional_embedding[:length]
     hidden = clip.transformer(hidden, attn_mask=clip.attn_mask[:length, :length])
     hidden = clip.ln_final(hidden)[torch.arange(len(ids), device=ids.device), ends]
@@ -269,6 +271,7 @@ def _causal_features(clip: Any, ids: Tensor) -> Tensor:
 def _strings_of_clip(tokenizer: Any) -> list[str]:
     numbers = [n for n in tokenizer.encoder.values() if n not in tokenizer.all_special_ids]
     strings = [tokenizer.decode([number]) for number in numbers]
+    # Stable: whole words first, each group in the order of its tokens.
     strings.sort(key=lambda text: not text.endswith(" "))  # the mark of a word's end
     return [text.strip() for text in strings]
 

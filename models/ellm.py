@@ -61,6 +61,7 @@ class DuelingQ(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Map features [B, n_features] to the values of all actions [B, A]."""
         advantage = self.advantage(features)
+        # Without the mean, value and advantage could trade any number between them.
         return self.value(features) + (advantage - advantage.mean(-1, keepdim=True))
 
     def last_layers(self) -> list[nn.Parameter]:
@@ -111,6 +112,7 @@ class Ellm(Agent):
             self.numbers = Linear(self.reader.n_numbers, width)
         n_branches = sum(1 for _ in self.children())
         self.trunk = Linear(n_branches * width, width)
+        # Before the head, which begins by itself.
         initialise_orthogonal(self)
         self.normalizer = self.reader.normalizer or nn.Identity()
         self.head = DuelingQ(width, self.n_actions)
@@ -179,6 +181,8 @@ class Ellm(Agent):
         if frame is None:
             return memory.state
         n_channels = frame.shape[1]
+        # Frames lie on channels, the oldest first.
         stacks = torch.cat((memory.state[:, n_channels:], frame), dim=1)
         first = frame.repeat(1, self.frame_stack, 1, 1)
+        # Of all rows at once, so that no row has to be asked for.
         return torch.where(percept.is_first[:, None, None, None], first, stacks)

@@ -282,6 +282,7 @@ class TextEncoder(Encoder):
         text = cast(Tensor, observations.text)
         if observations.is_cuda:
             return self._of_sentences(text)
+        # Sentences repeat themselves. On a GPU, counting them would make the host wait.
         different, row_of = text.unique(dim=0, return_inverse=True)
         return F.embedding(row_of, self._of_sentences(different))
 
@@ -383,6 +384,7 @@ def strided_convolutions(
         layers += [nn.Conv2d(n_in, n_out, *kernel), nn.ReLU(inplace=True)]
     convolutions = nn.Sequential(*layers, nn.Flatten())
     with torch.no_grad():
+        # Asked of the network itself, not computed beside it.
         n_flat = convolutions(torch.zeros(1, *image_shape)).shape[1]
     return convolutions.to(memory_format=torch.channels_last), n_flat  # the faster layout
 
@@ -445,6 +447,7 @@ class ImageTextEncoder(nn.Module):
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
         for name, tensor in sorted(self.state_dict().items()):
+            # Name, kind and shape as well: the same bytes could be another network's.
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()

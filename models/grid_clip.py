@@ -121,6 +121,7 @@ def train_grid_clip(batches: Batches, seed: int, progress: bool = True) -> GridC
 def train_view_encoder(
     batches: Batches, loss: "ContrastiveLoss", seed: int, progress: bool = True
 ) -> ViewEncoder:
+    # The weights follow from the seed, and the caller's stream stays where it is.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         views = ViewEncoder()
@@ -163,8 +164,10 @@ class ContrastiveLoss:
     def among_captions(self, directions: Tensor, captions: list[str]) -> Tensor:
         """Return CLIP's loss of unit vectors [B, W]."""
         scores = SCALE * directions @ self._embed_captions(captions).T  # [B, B]
+        # Equal captions are one answer: an image must not be pushed away from its own words.
         firsts = torch.tensor([captions.index(caption) for caption in captions])
         right = (firsts == firsts[:, None]).float()
+        # A distribution: equal captions share the target.
         right /= right.sum(1, keepdim=True)
         return (F.cross_entropy(scores, right) + F.cross_entropy(scores.T, right)) / 2
 

@@ -52,6 +52,7 @@ class ActorCritic(nn.Module):
     def evaluate(self, features: Tensor, actions: Tensor, masks: Masks = None) -> Evaluation:
         """Return log-probabilities, values and entropy [B] of actions [B] taken before."""
         all_log_probs = F.log_softmax(allowed(self.actor(features), masks), dim=-1)
+        # -1e9 for what is not allowed: its probability is 0, and 0 times a number is 0.
         entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
         return Evaluation(log_probs, self.values(features), entropy)
@@ -67,6 +68,7 @@ class SquashedGaussian(TransformedDistribution):
     """tanh(u) of u ~ N(mean, exp(log_std)^2), A independent numbers: actions [..., A] of a Box."""
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        # Without validation, which would make a GPU's host wait at every step.
         self.normal = Normal(mean, log_std.clamp(*LOG_STD).exp(), validate_args=False)
         apart = Independent(self.normal, 1, validate_args=False)
         super().__init__(apart, TanhTransform(cache_size=1), validate_args=False)
@@ -79,6 +81,7 @@ class SquashedGaussian(TransformedDistribution):
     def entropy(self) -> Tensor:
         """Return E[log |da/du|] + H(u), the first by quadrature over each normal number.  [...]"""
         nodes, weights = (self.normal.mean.new_tensor(each)[:, None] for each in QUADRATURE)
+        # Its entropy has no closed form: the nodes of a quadrature stand for u.
         u = self.normal.mean[..., None, :] + self.normal.stddev[..., None, :] * nodes
         (squash,) = self.transforms
         narrowed = (weights * squash.log_abs_det_jacobian(u, u.tanh())).sum(-2)
@@ -90,6 +93,7 @@ class GaussianActorCritic(ActorCritic):
 
     def __init__(self, n_features: int, n_numbers: int, state_dependent_std: bool) -> None:
         super().__init__(n_features, n_numbers * (1 + state_dependent_std))
+        # Actions begin near the middle of the Box, whatever is seen.
         initialise_orthogonal(self.actor[-1], SMALL_GAIN)
         self.log_std = None if state_dependent_std else nn.Parameter(torch.zeros(n_numbers))
 

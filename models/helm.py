@@ -352,7 +352,9 @@ class LanguageMemory(nn.Module):
         """
         encoded = self._encoded(percept)
         if self.training and advance:
+            # Before it is read: of the very first step there would be no statistics.
             self.to_language.observe(encoded)
+        # The one place where an agent reads: what page and analyses show is this result.
         read = self._with_text(self.to_language.read(encoded), percept.observations)
         kept = cast(KVCache, memory)
         hidden = self.language_model.step(read.tokens, kept, percept.is_first, advance=advance)
@@ -361,7 +363,7 @@ class LanguageMemory(nn.Module):
         if not self.n_read:
             return hidden, read
         ages, end = kept.ages, kept.position
-        if not advance:
+        if not advance:  # the new tokens are in their slots, but not counted yet
             ages = kept.current_ages(percept.is_first) + self.n_tokens
             end += self.n_tokens
         pairs = kept.latest(self.n_read, ages, end).flatten(1)

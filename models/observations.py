@@ -223,6 +223,7 @@ class VectorNormalizer(RunningMoments):
 
     def merge(self, new: Moments) -> None:
         super().merge(new)
+        # A number that never changed has variance 0, and is divided by the square root of EPSILON.
         scale = (self.squares / self.count + EPSILON).rsqrt()
         self.centre.copy_(self.mean.where(self.is_of_box, 0))
         self.scale.copy_(scale.where(self.is_of_box, 1))

@@ -130,10 +130,13 @@ class InputEmbedder(nn.Module):
         if self.actions is not None and self.is_box:
             parts.append(F.relu(self.actions(last_actions)))
         elif self.actions is not None:
+            # Action A, before an episode: an input of zeros, so that the bias alone is left.
             nothing = self.actions.weight.new_zeros(1, self.actions.out_features)
             table = torch.cat((self.actions.weight.T, nothing)) + self.actions.bias  # [A+1, E]
+            # A row of the table is what the layer gives of a one-hot action, without that product.
             parts.append(F.embedding(last_actions, F.relu(table)))
         if last_step is not None:
+            # The reward alone: last actions come as embeddings, or not at all.
             parts.append(last_step[:, -1:])
         return torch.cat([*parts, *kinds.values()], dim=-1)
 
@@ -190,6 +193,7 @@ class RecurrentTorso(Torso):
         shape = sequences.is_first.shape
         context = sequences.context[0]
         if not self.memory.n_context:
+            # From nothing: what an old network had remembered is another language to this one.
             context = self.memory.context(self.memory.initial(shape[1]), sequences.is_first[0])
         no_starts = torch.zeros(shape, dtype=torch.bool)  # after the first, known to the host
         embedded = self.embedded(sequences)

@@ -152,6 +152,7 @@ class Curiosity(ABC):
         rewards, config = self.restricted(self.rewards(before, after), steps), self.config
         logged = {"reward_mean": rewards.mean(), "reward_std": rewards.std(correction=0)}
         logged |= self.learn(before, after, steps.actions)
+        # Two weights: with the first at 0 an agent explores for the intrinsic reward alone.
         paid = config.task_reward_weight * steps.rewards + config.curiosity_weight * rewards
         return paid, {f"curiosity/{name}": value for name, value in logged.items()}
 
@@ -224,6 +225,7 @@ class RandomNetworkDistillation(Curiosity):
     def networks_for(
         config: IntrinsicSettings, shapes: Shapes, n_actions: int
     ) -> dict[str, nn.Module]:
+        # Three equal layers for predictor and target: their codes can be compared.
         widths = [config.curiosity_width] * 3
         return {kind: Distillation(shape, widths) for kind, shape in shapes.items()}
 

@@ -31,6 +31,7 @@ class RewardScaling:
     def update(self, rewards: np.ndarray, ended: np.ndarray) -> None:
         """Add the rewards of one step [N] to the statistics; `ended` marks last steps."""
         self._returns = self._returns * self.gamma + rewards
+        # Of returns, not of rewards: values are to have a scale of one, whatever gamma is.
         self.statistics.update(self._returns)
         self._returns[ended] = 0.0  # only now: the statistics need the returns of last steps
 

@@ -306,7 +306,7 @@ def _check_folder(run: Run, trust: bool) -> None:
         known = run_folder.load_run_config(run.folder, trust).as_dict()
     differing = [name for name in here if name in telling and known.get(name) != here[name]]
     if run_folder.init_checkpoint(run.folder) is not None:
-        differing.append(run_folder.INIT_FROM)
+        differing.append("its first parameters (--init-from)")
     if differing:
         found = f"holds a run that differs in {', '.join(differing)}"
         raise UserError(f"{run.folder}: {found}. Give this sweep a --name of its own")

@@ -124,7 +124,7 @@ def test_an_unfinished_or_finished_run_of_the_same_settings_is_welcome(in_empty_
 
 OTHERS = {  # settings and beginnings of the run that has the folder
     r"differs in n_envs, gamma\. Give this sweep a --name": ({"gamma": 0.5, "n_envs": 4}, {}),
-    r"another's parameters \(--init-from\)": ({}, {"init_checkpoint": {"checkpoint": "/x.pt"}}),
+    r"first parameters \(--init-from\)": ({}, {"init_checkpoint": {"checkpoint": "/x.pt"}}),
 }
 
 

@@ -6,13 +6,14 @@ name says what holds for a right memory, its docstring is told where it does not
 """
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from models.agent import ActorCriticAgent, Agent, Batch, Memory, gradient_lengths
+from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step, gradient_lengths
 from models.memories.base import TrainedMemory
 from models.observations import AgentInput, ObservationBatch, Observations, VectorNormalizer
 from utils.errors import UserError, told
@@ -20,6 +21,7 @@ from utils.errors import UserError, told
 N, HALF = 12, 6  # steps, and environments: as many, so that one begins anew at each step
 LONGEST_WINDOW = 64  # steps; episodes three times as long are tried
 CLOSE = 3e-4  # share of the largest output: half of the digits of float32
+Kept = TypeVar("Kept")  # all that learning needs of a step
 TEXTS = ("a red key", "an open door", "a grey wall", "a ball")
 
 
@@ -34,58 +36,43 @@ def not_tested(reason: str) -> Finding:
     return Finding(None, "-", "-", reason)
 
 
-class Subject:
-    """A memory, shown random features.
+class Subject(ABC, Generic[Kept]):
+    """A memory or an agent, to be played and to learn from that.
 
     Attributes:
-        x: [N, N, F]
+        x: Random features [N, N, F], or numbers of observations [N, N].
         is_first: Where episodes begin: all at the first step, then at different ones; the last
             environment's goes on.  [N, N] bool
     """
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
+    module: TrainedMemory | ActorCriticAgent
+
+    def __init__(self) -> None:
         self.x = self.random()
         self.is_first = torch.rand(N, N) < 0.2
         self.is_first[0], self.is_first[1:, -1] = True, False
 
+    @abstractmethod
     def random(self) -> Tensor:
-        return torch.randn(N, N, self.module.n_features)
+        """Return another such x."""
 
-    def initial(self) -> Memory:
-        return self.module.initial(N)
+    @abstractmethod
+    def initial(self) -> Memory: ...
 
-    def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Any]:
+    @abstractmethod
+    def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Kept]:
         """Return the output [N, D] of a step, and all that learning needs of it."""
-        context = self.module.context(state, is_first)
-        read = lambda *shown: self.module.step(shown[0], state, shown[1], advance)  # noqa: E731
-        output = self._checked("step", read, x, is_first)
-        # The rollout copies a context after the step, which must not have changed it.
-        return output.clone(), context.clone()
 
-    def learn(self, x: Tensor, is_first: Tensor, kept: list[Any]) -> Tensor:
+    @abstractmethod
+    def learn(self, x: Tensor, is_first: Tensor, kept: list[Kept]) -> Tensor:
         """Return the outputs of sequences, with gradients.  [T, N, D]"""
-        return self._checked("unroll", self.module.unroll, x, is_first, kept[0])
 
-    def refresh(self, x: Tensor, is_first: Tensor, kept: list[Any], state: Memory) -> None:
-        self.module.refresh(x, is_first, kept[0], state)
+    @abstractmethod
+    def refresh(self, x: Tensor, is_first: Tensor, kept: list[Kept], state: Memory) -> None: ...
 
-    def stored(self, kept: Any) -> Tensor:
+    @abstractmethod
+    def stored(self, kept: Kept) -> Tensor:
         """Return the context among all that a step keeps.  [N, ...]"""
-        return cast(Tensor, kept)
-
-    def _checked(self, name: str, read: Callable[..., Any], x: Tensor, *more: Tensor) -> Tensor:
-        given = x, *more
-        before = [each.clone() for each in given]
-        found = read(*given)
-        if not all(map(torch.equal, given, before)):
-            raise UserError(f"{name} changes its arguments in place. Make new tensors of them")
-        wanted = f"{x.dtype} {[*x.shape[:-1], self.module.width]}"
-        is_tensor = isinstance(found, Tensor)
-        returned = f"{found.dtype} {list(found.shape)}" if is_tensor else type(found).__name__
-        if returned != wanted:
-            raise UserError(f"{name} returns {returned}. By its `width` it must return {wanted}")
-        return cast(Tensor, found)
 
     @torch.no_grad()
     def play(
@@ -95,7 +82,7 @@ class Subject:
         state: Memory | None = None,
         looks: bool = False,
         trains: bool = False,
-    ) -> tuple[Tensor, list[Any]]:
+    ) -> tuple[Tensor, list[Kept]]:
         """Act; `looks`: before each step it looks ahead at something else."""
         self.module.train(trains)
         state, acted = self.initial() if state is None else state, []
@@ -111,7 +98,52 @@ class Subject:
         return torch.stack((acted, self.learn(x, is_first, kept).detach()))
 
 
-class AgentSubject(Subject):
+class MemorySubject(Subject[Tensor]):
+    """A memory, shown random features; a step keeps its context."""
+
+    def __init__(self, module: TrainedMemory) -> None:
+        self.module: TrainedMemory = module
+        super().__init__()
+
+    def random(self) -> Tensor:
+        return torch.randn(N, N, self.module.n_features)
+
+    def initial(self) -> Memory:
+        return self.module.initial(N)
+
+    def act(
+        self, x: Tensor, is_first: Tensor, state: Memory, advance: bool
+    ) -> tuple[Tensor, Tensor]:
+        context = self.module.context(state, is_first)
+        read = lambda *shown: self.module.step(shown[0], state, shown[1], advance)  # noqa: E731
+        output = self._checked("step", read, x, is_first)
+        # The rollout copies a context after the step, which must not have changed it.
+        return output.clone(), context.clone()
+
+    def learn(self, x: Tensor, is_first: Tensor, kept: list[Tensor]) -> Tensor:
+        return self._checked("unroll", self.module.unroll, x, is_first, kept[0])
+
+    def refresh(self, x: Tensor, is_first: Tensor, kept: list[Tensor], state: Memory) -> None:
+        self.module.refresh(x, is_first, kept[0], state)
+
+    def stored(self, kept: Tensor) -> Tensor:
+        return kept
+
+    def _checked(self, name: str, read: Callable[..., Any], x: Tensor, *more: Tensor) -> Tensor:
+        given = x, *more
+        before = [each.clone() for each in given]
+        found = read(*given)
+        if not all(map(torch.equal, given, before)):
+            raise UserError(f"{name} changes its arguments in place. Make new tensors of them")
+        wanted = f"{x.dtype} {[*x.shape[:-1], self.module.width]}"
+        is_tensor = isinstance(found, Tensor)
+        returned = f"{found.dtype} {list(found.shape)}" if is_tensor else type(found).__name__
+        if returned != wanted:
+            raise UserError(f"{name} returns {returned}. By its `width` it must return {wanted}")
+        return cast(Tensor, found)
+
+
+class AgentSubject(Subject[Step]):
     """An agent, shown numbers of observations [N, N]; its output: log-probabilities and values."""
 
     def __init__(self, agent: ActorCriticAgent) -> None:
@@ -130,7 +162,8 @@ class AgentSubject(Subject):
             fresh = VectorNormalizer(reader.normalizer.is_of_box)
             fresh.update(kinds["vectors"])
             reader.normalizer.load_state_dict(fresh.state_dict())
-        super().__init__(agent)
+        self.module: ActorCriticAgent = agent
+        super().__init__()
 
     def random(self) -> Tensor:
         return torch.randperm(N * N).view(N, N)
@@ -138,13 +171,15 @@ class AgentSubject(Subject):
     def initial(self) -> Memory:
         return self.module.initial_memory(N)
 
-    def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Any]:
+    def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Step]:
         seen = self.seen.map(lambda kind: kind[x])
         now = AgentInput.first(seen, self.module.reader.action_shape)._replace(is_first=is_first)
         step = copy.deepcopy(self.module.act(now, state, not self.module.training, advance))
+        assert step.log_probs is not None, "PPO's agents have a policy"
+        assert step.values is not None, "and a critic"
         return torch.stack((step.log_probs, step.values), -1), step
 
-    def learn(self, x: Tensor, is_first: Tensor, kept: list[Any]) -> Tensor:
+    def learn(self, x: Tensor, is_first: Tensor, kept: list[Step]) -> Tensor:
         # As PPO shows them: each episode is a sequence, one after another.
         opens = is_first.clone()
         opens[0] = True
@@ -160,12 +195,12 @@ class AgentSubject(Subject):
         found = self.module.evaluate(batch)
         return torch.stack((found.log_probs, found.values), -1).view(*x.T.shape, 2).transpose(0, 1)
 
-    def refresh(self, x: Tensor, is_first: Tensor, kept: list[Any], state: Memory) -> None:
+    def refresh(self, x: Tensor, is_first: Tensor, kept: list[Step], state: Memory) -> None:
         contexts = torch.stack([step.context for step in kept])
         self.module.refresh(self.seen.map(lambda kind: kind[x]), is_first, contexts, state)
 
-    def stored(self, kept: Any) -> Tensor:
-        return cast(Tensor, kept.context)
+    def stored(self, kept: Step) -> Tensor:
+        return kept.context
 
 
 def compared(*pairs: tuple[Tensor, Tensor], most: float = CLOSE) -> Finding:
@@ -275,7 +310,7 @@ def saved_equals_loaded(of: Subject) -> Finding:
 
 def a_state_lies_where_its_network_does(of: Subject) -> Finding:
     """`initial` makes tensors elsewhere, so that no GPU can be used: give `device=self.device`."""
-    if isinstance(of, AgentSubject):
+    if not isinstance(of, MemorySubject):
         return not_tested("asked of a memory alone")
     try:  # a device without memory and numbers stands for a GPU
         state = copy.deepcopy(of.module).to("meta").initial(N).state_dict()
@@ -342,7 +377,7 @@ def told_of(check: Check) -> str:
 
 
 def examine(
-    checked: Any, checks: Iterable[Check] = CHECKS, noise: float = 0.0
+    checked: TrainedMemory | ActorCriticAgent, checks: Iterable[Check] = CHECKS, noise: float = 0.0
 ) -> dict[Check, Finding]:
     """Return the findings of a memory or an agent; it and the random streams stay as they are.
 
@@ -351,12 +386,16 @@ def examine(
     Raises:
         UserError: an output has another shape or dtype, or an error was raised.
     """
-    subject_of = AgentSubject if isinstance(checked, ActorCriticAgent) else Subject
     before, device, training = copy.deepcopy(checked.state_dict()), checked.device, checked.training
     with torch.random.fork_rng():
         torch.manual_seed(0)
         try:
-            subject = subject_of(checked.cpu())
+            checked.cpu()
+            subject: Subject = (
+                MemorySubject(checked)
+                if isinstance(checked, TrainedMemory)
+                else AgentSubject(checked)
+            )
             with torch.no_grad():
                 for parameter in checked.parameters():
                     parameter.add_(noise * torch.randn_like(parameter))

@@ -94,6 +94,7 @@ class AnswerCache:
         parameters = json.dumps(question.parameters, sort_keys=True)
         row = question.key, question.model, question.shown or question.text, parameters, *answer
         with self._explained(), self.connection:
+            # The first answer stays: two runs that share the file then learn from the same one.
             insert = "INSERT OR IGNORE INTO answers VALUES (?,?,?,?,?,?,?,?)"
             self.connection.execute(insert, (*row, time.time()))
         (kept,) = self.find([question])
@@ -121,6 +122,7 @@ class AnswerCache:
         if self._read_only:
             self._is_ours(connection)
             in_memory = sqlite3.connect(":memory:", check_same_thread=False)
+            # A file that others write to is read once, as it is now.
             connection.backup(in_memory)
             connection.close()
             return in_memory
@@ -128,6 +130,7 @@ class AnswerCache:
         if not self._is_ours(connection):
             with file_lock(self.path):  # SQLite itself does not lock a file that is being made
                 if not self._is_ours(connection):
+                    # Readers do not wait for a writer then.
                     connection.execute("PRAGMA journal_mode = WAL")
                     connection.executescript(TABLES)
         return connection
@@ -138,6 +141,7 @@ class AnswerCache:
         if (application, version) == (APPLICATION, VERSION):
             return True
         (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        # Only an empty file becomes ours: tables in another one belong to somebody.
         if n_tables or self._read_only:
             raise sqlite3.DatabaseError("it is an SQLite file of something else")
         return False

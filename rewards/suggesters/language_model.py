@@ -144,9 +144,11 @@ class PromptedSuggester(Suggester):
         for question, answer in self._come():
             self._keep(question, answer, read)
         keys = [each.key for each in questions]
+        # Several environments may be in one situation: it is asked about once.
         distinct = dict(zip(keys, questions, strict=True))
         kept = self.cache.find(list(distinct.values()))
         found = {key: read(each.text) for key, each in zip(distinct, kept, strict=True) if each}
+        # A kept answer that can no longer be read is asked for again.
         wanted = [key for key in distinct if found.get(key) is None and key not in self.rejected]
         new = [key for key in wanted if key not in self.pending]
         self.counts["from_cache"] += len(keys) - len(wanted)
@@ -196,6 +198,7 @@ class PromptedSuggester(Suggester):
         if answer is None:
             self.counts["unanswered"] += 1
             return None
+        # Rejected answers count as well: they have cost as much.
         self.counts["asked"] += 1
         self.counts["tokens"] += answer.tokens
         self.counts["seconds"] += answer.seconds
@@ -233,6 +236,7 @@ class PromptedSuggester(Suggester):
                 asked.append(self._to_ask.get())
             if self.is_over:
                 return
+            # None only wakes the thread, so that it ends.
             questions = [each for each in asked if each is not None]
             try:
                 answers = self.ask(questions)

@@ -85,6 +85,7 @@ class Server:
         variable = config.suggester_key_variable
         self._key = key_in(variable)
         local = is_local(self.url)
+        # Refused before anything is sent, even the list of models.
         if self._key and self.url.startswith("http:") and not local:
             raise UserError(
                 f"suggester_url: {self.url} is not encrypted, and the key in {variable} would "
@@ -224,6 +225,7 @@ class ServerSuggester(PromptedSuggester):
         )
 
     def ask(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
+        # No question for now: steps go on without goals, and situations are asked about later.
         if monotonic() < self._rests_until:
             return [None] * len(questions)
         with ThreadPoolExecutor(min(AT_ONCE, len(questions))) as threads:
@@ -231,6 +233,7 @@ class ServerSuggester(PromptedSuggester):
         failures = [each for each in found if isinstance(each, ServerError)]
         if failures:
             self._fail(failures[0])
+        # It answers again: the next failure begins with a short rest.
         elif any(each is not None for each in found):
             self._rest = FIRST_REST
         if None in found and not (self._told_budget or self.is_over):  # told once
@@ -260,6 +263,7 @@ class ServerSuggester(PromptedSuggester):
 
     def _outcome(self, asked: CompletionRequest) -> Completion | ServerError | None:
         begun = perf_counter()
+        # Our own parameters tell answers apart in the cache; servers refuse unknown ones.
         body = {name: value for name, value in asked.parameters.items() if name not in OURS}
         body["model"], path = self.model_id, "completions"
         is_yes_no = asked.parameters["by"] == FIRST_TOKENS
@@ -279,6 +283,7 @@ class ServerSuggester(PromptedSuggester):
             return ServerError(f"{self.server.url}: its answer has no {lacks}", may_pass=False)
         usage = found.get("usage")
         tokens = usage.get("total_tokens") if isinstance(usage, dict) else 0
+        # `type`, as a bool is an int for isinstance, and foreign JSON may hold one.
         return Completion(text, tokens if type(tokens) is int else 0, perf_counter() - begun)
 
     def _fail(self, error: ServerError) -> None:
