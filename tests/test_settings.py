@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,6 @@ from models.memories.gpt import POSITIONS
 from rewards import CURIOSITIES
 from rewards.suggesters import SUGGESTERS
 from tests.bad_inputs.harness import in_one_line
-from tests.bad_inputs.test_bad_inputs import odd_values
 from tests.echo import EchoSettings
 from trainers import ellm_dqn
 from trainers.parts import LEARNERS
@@ -71,6 +71,15 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_p
 def test_texts_are_read_by_the_fields_type(text, value):
     found = getattr(load_config(overrides=[text]), text.split("=")[0])
     assert (found, type(found)) == (value, type(value))
+
+
+plain_text = st.text(max_size=30).filter(lambda text: not re.search(r"/|\.\.|~|\0", text))
+ODD = ("", "x" * 300, "a\nb", "\ud800", "1e999", "nan", "null", "9" * 5000, "[" * 9999, "{}", "１")
+odd_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | plain_text | st.sampled_from(ODD),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain_text, inner, max_size=3),
+    max_leaves=5,
+)
 
 
 @given(st.sampled_from(sorted(settings.all_settings())), odd_values)
