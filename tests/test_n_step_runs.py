@@ -34,12 +34,6 @@ def train(run_id, *more, **changes):
     return runs.train_row(run_id, TINY | changes, *more)
 
 
-def test_a_run_that_is_over_before_its_warmup_says_so(caplog):
-    (row,) = outcome(train("run", n_steps=20))["metrics"]
-    assert int(row["env_steps"]) == 20
-    assert "nothing was learned: the 20 steps were over before learning_starts=30" in caplog.text
-
-
 def test_updates_and_rows_come_when_they_are_due():
     folder = train("run")
     rows = outcome(folder)["metrics"]
@@ -220,5 +214,4 @@ def test_every_bad_input_is_refused(change, capsys):
         words = [f"--var={key}={each}" for key, each in settings.items()]
     else:
         words = words_of(TINY | {name: value})
-    (line,) = refused(capsys, "main", words)
-    assert BAD[change] in line
+    refused(capsys, "main", words, BAD[change])

@@ -1,7 +1,6 @@
 """Runs published to a hub and played from it; the hub is a server on this machine."""
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import eval as eval_program
 import main as main_program
@@ -20,7 +19,7 @@ from publish import card, redact_paths
 from rewards.suggesters.answer_cache import AnswerCache
 from tests.bad_inputs.harness import refused
 from tests.fake_hub import OWNER, FakeHub, Repository
-from tests.runs import LSTM, SAC, folder_of, train, words_of
+from tests.runs import train
 from tests.test_answer_cache import ANSWER, QUESTION, with_answer
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import WarmStart
@@ -108,19 +107,6 @@ def test_what_is_pretrained_is_not_published_but_named(model, task, in_empty_fol
     assert theirs["returns"] == play(folder)["returns"]
 
 
-@pytest.mark.slow
-def test_a_learner_from_replay_is_published_without_its_replay(in_empty_folder):
-    command = words_of(SAC | LSTM | MAZE | {"n_envs": 1, "n_steps": 60})
-    assert main_program.main([*command, "--run-id", "first"]) == 0
-    folder = folder_of("first")
-    evaluated(folder, env_steps=60)
-    assert publish(folder, "--folder", "out") == 0
-    assert set(os.listdir("out")) == set(FILES)
-    assert not [name for name in load_file("out/model.safetensors") if "optimizer" in name]
-    assert Path("out/curve.png").read_bytes().startswith(b"\x89PNG")
-    assert play("out")["returns"] == play(folder)["returns"]
-
-
 def test_the_card_is_what_a_hub_reads(run):
     evaluated(run, n_episodes=5, return_mean=9.0)
     evaluated(run, success_mean=0.75)
@@ -147,13 +133,6 @@ def told(config, description, played=(), weights=()):
     return card(config, checkpoint, description, played, f"hub:{NAME}", False)
 
 
-def test_the_card_names_the_code_it_needs():
-    text = told(load_config(values={"model": "examples.my_memory:FirstAgent"}), {})
-    assert "code that is not contained: examples.my_memory." in text
-    assert f"--ckpt-path hub:{NAME} --trust\n" in text
-    assert "--trust" not in told(load_config(), {})
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -167,15 +146,6 @@ def test_an_evaluation_that_is_none_does_not_count(changes, run):
     evaluated(run, **{"return_mean": 9.0, "n_episodes": 10**6, **changes})
     assert publish(run, "--folder", "out") == 0
     assert Path("out/README.md").read_text().count("±") == 2
-
-
-def test_a_run_of_two_environments_is_not_published(run, capsys):
-    evaluated(run)
-    path = run / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"env": "RandomMaze-v0"}))
-    line = refusal(capsys, "publish", run, "--folder", "out")
-    assert "config.json" in line
-    assert " env" in line
 
 
 def test_nothing_of_a_run_becomes_html_or_a_line_of_the_card():

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-import models
 from envs import crafter
 from models import AGENTS, agent_class
 from models.language.files import EMBEDDED, HUB_NAMES
@@ -25,7 +24,6 @@ from tests.bad_inputs.harness import in_one_line
 from tests.echo import EchoSettings
 from trainers import ellm_dqn
 from trainers.parts import LEARNERS
-from trainers.ppo import PPO
 from trainers.settings import PpoSettings
 from utils import settings
 from utils.errors import UserError
@@ -248,18 +246,6 @@ def test_a_file_with_every_setting_is_taken_for_any_model(tmp_path):
     assert (config.model, config.beta, config.n_batches) == ("CNN", 7, 7)
     with pytest.raises(UserError, match="beta is read by HELM"):
         load_config(path, ["model=CNN", "algorithm=DQN", "beta=8"])
-
-
-def test_sequences_need_no_equal_minibatches():
-    for model in ("Impala-PPO", "LSTM", "GPT"):
-        assert load_config(overrides=[f"model={model}", "n_batches=7"]).n_batches == 7
-
-
-def test_a_published_name_is_a_model_and_an_algorithm():
-    for name, (model, algorithm) in models.PUBLISHED.items():
-        assert agent_class(name) is agent_class(model)
-        assert LEARNERS.find(algorithm) is PPO
-        assert load_config(overrides=[f"model={name}"]).model == name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,8 +60,11 @@ def in_one_line(reason):
     assert "\n" not in str(caught.value)
 
 
-def refused(capsys, program, command, n_lines=1):
-    """Run a program, demand a refusal, and return its lines on stderr."""
+def refused(capsys, program, command, *words, n_lines=1):
+    """Run a program, demand a refusal that holds some words, and return its lines on stderr.
+
+    The words are the place, the value given and the remedy, whatever stands between them.
+    """
     before = tree()
     capsys.readouterr()
     with warnings.catch_warnings(record=True) as warned:
@@ -71,6 +74,7 @@ def refused(capsys, program, command, n_lines=1):
     lines = captured.err.removesuffix("\n").split("\n")
     assert status == 2
     assert len(lines) == n_lines, captured.err
+    assert [word for word in words if word not in captured.err] == [], captured.err
     assert all(line.strip() and "Traceback" not in line for line in lines)
     assert all(line.isprintable() for line in lines)
     assert captured.out.count("\n") <= 1, captured.out  # the heading, such as "HELM on ..."

@@ -299,7 +299,7 @@ def test_an_episode_that_the_ring_cannot_hold_ends_the_run_in_one_line(in_empty_
 def test_mistakes_in_different_places_are_all_shown(in_empty_folder, capsys):
     command = settings(gamma=2, n_envs="many", learnin_rate=1)
     assert len(refused(capsys, "main", command, n_lines=3)) == 3
-    lines = refused(capsys, "main", [*settings(env="x\ny", model="GTP"), "--run-id=.."], 3)
+    lines = refused(capsys, "main", [*settings(env="x\ny", model="GTP"), "--run-id=.."], n_lines=3)
     assert [line.split(":")[0] for line in lines] == ["env", "model", "--run-id '..'"]
 
 

@@ -132,8 +132,7 @@ def test_a_run_goes_on_in_its_own_files_alone(row, received, capsys):
         empty_replay()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     put(path, make)
-    (line,) = refused(capsys, "main", ["--resume", run])
-    assert path.split("*")[0] in line
+    refused(capsys, "main", ["--resume", run], path.split("*")[0])
     assert set(Path("precious").read_text().split()) == {"precious"}
 
 
@@ -220,8 +219,7 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize("row", CONTRADICTIONS, ids=lambda row: f"{row[0]} {row[1]}")
 def test_a_checkpoint_that_contradicts_itself_is_refused(row, received, capsys):
     change(*row)
-    (line,) = refused(capsys, "main", ["--resume", row[0]])
-    assert "checkpoint" in line
+    refused(capsys, "main", ["--resume", row[0]], "checkpoint")
 
 
 @pytest.mark.parametrize("text", [ESCAPE, MANY], ids=["escapes", "many"])
