@@ -58,13 +58,7 @@ def test_it_is_found_again_and_told_when_it_has_changed(folder, elsewhere, capsy
     assert f"'my_agents' in {folder} has changed since the run began" in caplog.text
     (folder / "my_agents.py").unlink()
     forget_modules_of(folder)
-    refused(
-        capsys,
-        "eval",
-        ["--ckpt-path", str(run)],
-        "'my_agents'",
-        str(folder),
-    )
+    refused(capsys, "eval", ["--ckpt-path", str(run)], "'my_agents'", str(folder))
 
 
 def test_its_settings_are_known_where_it_is_chosen_and_nowhere_else(folder, capsys):

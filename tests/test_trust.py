@@ -128,13 +128,7 @@ def test_the_variable_of_a_key_is_typed(in_empty_folder, server, capsys):
     settings = {"suggester": "server", "suggester_url": server.url}
     settings |= {"suggester_key_variable": "AWS_SECRET_ACCESS_KEY", "env": "CrafterText-v0"}
     Path("theirs.json").write_text(json.dumps(settings))
-    refused(
-        capsys,
-        "main",
-        ["--config", "theirs.json"],
-        "suggester_key_variable",
-        "command line",
-    )
+    refused(capsys, "main", ["--config", "theirs.json"], "suggester_key_variable", "command line")
     assert server.asked == []
     typed = [f"{name}={value}" for name, value in settings.items()]
     assert load_config(overrides=typed).suggester_key_variable == "AWS_SECRET_ACCESS_KEY"
