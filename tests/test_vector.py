@@ -80,17 +80,6 @@ def test_an_ended_episode_leaves_no_trace_but_its_last_observation():
     assert info["final_obs"][2] is None
 
 
-def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
-    env = EpisodeStatistics(Counter(2), "Counter")
-    env.reset()
-    first, second = (env.step(np.array(paid))[-1] for paid in ([1, 10], [2, 20]))
-    assert first["_episode"].tolist() == [True, False]
-    assert (first["episode"]["r"][0], first["episode"]["l"][0]) == (1, 1)
-    assert second["_episode"].tolist() == [True, True]
-    assert second["episode"]["r"].tolist() == [2, 30]
-    assert second["episode"]["l"].tolist() == [1, 2]
-
-
 class Told(NumpyVectorEnv):
     """Tells everything that a run may ask of environments."""
 
