@@ -138,6 +138,22 @@ def test_a_memory_task_has_its_published_budget_and_networks(row, model):
     assert_published(config, own)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if CONTINUOUS in name])
+def test_continuous_tasks_have_the_settings_of_the_originals_branch(name):
+    config = load_config(CONFIGS.parent / name)
+    assert (config.algorithm, config.policy_delay, config.learning_rate) == ("TD3", 1, 3e-4)
+    assert (config.gamma, config.tau, config.warmup_episodes) == (0.99, 0.005, 10)
+    assert (config.batch_size, config.context_length, config.replay_ratio) == (256, 64, 1)
+    assert (config.exploration_noise, config.target_noise, config.target_noise_clip) == (
+        0.1,
+        0.2,
+        0.5,
+    )
+    assert (config.memory_width, config.memory_layers, config.n_steps) == (128, 1, 1500 * 1000)
+    assert config.shared_encoder
+    assert config.freeze_critic
+
+
 @pytest.mark.slow
 def test_the_list_shows_every_file_and_marks_the_mem_len_that_the_released_code_ignored(capsys):
     assert main.main(["--list-configs"]) == 0

@@ -251,6 +251,13 @@ def test_a_saved_game_goes_on_to_the_bit_through_the_night():
     assert other.metrics() == env.metrics()
 
 
+def test_a_state_of_other_environments_is_refused():
+    state = make(0).state_dict()
+    state["achievements"]["ever"] = state["achievements"]["ever"][:5]
+    with pytest.raises(ValueError, match="not those of Crafter"):
+        make(0).load_state_dict(state)
+
+
 @pytest.mark.parametrize("image", ["gray", "colour"])
 @pytest.mark.parametrize("use_text", [True, False])
 def test_an_observation_is_what_the_settings_ask_for(image, use_text):

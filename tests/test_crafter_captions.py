@@ -72,6 +72,15 @@ def test_who_knows_every_tile_says_what_the_world_says():
     assert n_asleep > 5
 
 
+@pytest.mark.slow
+def test_everything_that_can_be_in_view_is_learned_from():
+    found = np.zeros(N_KINDS, dtype=int)
+    for _, tiles in TiledFrameBatches(3, 12):
+        found += np.bincount(tiles.ravel(), minlength=N_KINDS)
+    never = {"player"}  # it is drawn in a direction, or asleep
+    assert {kind for kind, n in zip(KINDS, found, strict=True) if n == 0} == never
+
+
 def test_pictures_are_those_of_their_tiles_and_the_same_each_time():
     batches = TiledFrameBatches(1, 2, 8)
     for (frames, tiles), (again, same_tiles) in zip(batches, batches, strict=True):
@@ -100,6 +109,17 @@ def test_a_sleeper_faces_what_stands_around_it_most():
     assert "targeting grass" in said_of(facts_of_tiles(certain(tiles)))["scene"][0]
     tiles[0, row, column] = FIRST_LOOK  # awake, to the left
     assert "targeting tree" in said_of(facts_of_tiles(certain(tiles)))["scene"][0]
+
+
+@pytest.mark.slow
+def test_a_few_batches_teach_much_more_than_chance(trained):
+    ((frames, tiles),) = TiledFrameBatches(9, 1)
+    right = trained(frames).argmax(1) == tiles
+    amounts = tiles > KINDS.index("0")
+    things = (tiles < FIRST_LOOK) & (tiles != NAMES.index("grass"))
+    commonest = np.bincount(tiles[things]).max() / things.sum()
+    assert right[amounts].mean() > 0.25, "of nine"
+    assert right[things].mean() > 1.5 * commonest
 
 
 def test_shares_are_counted_by_hand():

@@ -106,3 +106,13 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
     rewards = outcomes[0][0]
     assert rewards[2, 1] == 0
     assert (rewards[mask.bool()] > 0).all()
+
+
+@pytest.mark.slow
+def test_the_statistics_of_episodes_are_of_the_environments_own_rewards(in_empty_folder):
+    for name, weight in (("alone", 0), ("beside", 1)):
+        changes = {"task_reward_weight": weight, "curiosity_weight": 1e-9, "learning_rate": 0}
+        runs.train("CNN", name, curiosity="RND", **(runs.CURIOUS | changes))
+    alone, beside = (runs.outcome(runs.folder_of(name))["metrics"] for name in ("alone", "beside"))
+    for one, other in zip(alone, beside, strict=True):
+        assert one["rollout/return_mean"] == other["rollout/return_mean"]

@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from analysis.__main__ import main
-from analysis.goals import shares_of
+from analysis.goals import analyse, shares_of
 from tests.test_analysis import refusal, rows, write_run_folder
 from utils.given_settings import load_config
 
@@ -57,6 +60,29 @@ def test_agents_are_shown_with_achievements_suggestions_and_costs(runs, capsys):
     assert "rejected" not in told, "no run has it"
     shown = capsys.readouterr().out
     assert "collect wood    0.200           0.600" in shown
+
+
+@pytest.mark.slow
+def test_achievements_that_nobody_unlocks_have_a_line_in_the_place_of_bars(runs):
+    figure = analyse([Path("runs")], ["suggester"]).figure
+    labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
+    assert ("collect wood" in labels, "wake up" in labels) == (True, False)
+    texts = [text.get_text() for text in figure.findobj(Text)]
+    assert "by no agent: wake up" in texts
+
+
+@pytest.mark.slow
+def test_every_number_of_the_picture_is_in_the_table_with_its_interval(runs):
+    assert main(["goals", "runs"]) == 0
+    told = [row for row in rows("goals.csv") if row["agent"] == "CNN PPO oracle"]
+    mean = [row for row in told if row["name"] == "rollout/achievements_mean"]
+    assert [float(row["env_steps"]) for row in mean] == [200, 300, 400]
+    last = [float(mean[-1][name]) for name in ("value", "low", "high")]
+    assert last == pytest.approx([0.6, 0.4, 0.8])
+    good = [row for row in told if row["name"] == "goals/suggested_good share"]
+    assert [float(row["value"]) for row in good] == pytest.approx([0.5] * 4)
+    (wood,) = (row for row in told if row["name"] == "achievements/collect_wood")
+    assert float(wood["value"]) == pytest.approx(0.6)
 
 
 def test_a_share_is_that_of_the_goals_since_the_window_before():

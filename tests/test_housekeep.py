@@ -1,8 +1,12 @@
+import functools
+import os
 import sys
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from envs import episodes, make_vector_env
 from envs.household import simulator as housekeep
 from envs.household.simulator import GRAB_RELEASE, N_STEPS
 from tests import fake_housekeep
@@ -55,6 +59,15 @@ def test_the_simulator_is_opened_as_the_paper_says(env, simulator):
     assert opened.seeds == [episode_seed(5, 0, 0)]
 
 
+def test_six_actions_reach_the_simulator_in_its_own_folder(env, simulator, tmp_path):
+    before = os.getcwd()
+    for number, name in enumerate(housekeep.ACTIONS):
+        act(env, number)
+        assert simulator.opened[0].taken == name
+    assert env.single_action_space.n == 6
+    assert os.getcwd() == before != simulator.opened[0].folder == str(tmp_path)
+
+
 def test_an_image_and_what_has_been_seen_so_far_are_shown_and_what_is_in_view_is_told(env):
     shown, *_ = act(env, TURN_RIGHT)
     assert env.observation_space.contains(shown)
@@ -98,6 +111,17 @@ def test_an_episode_lasts_a_thousand_steps_and_the_next_begins_tidy_in_mind(env,
     assert info["final_obs"][0]["seen"] == "you have seen mug 2, and throw cushion."
     assert env.metrics() == {"rollout/rearrange_success": pytest.approx(1 / 3)}
     assert N_STEPS == 1000
+
+
+def test_two_environments_have_their_own_episodes(simulator, tmp_path, monkeypatch):
+    here = functools.partial(SyncVectorEnv, autoreset_mode=AutoresetMode.SAME_STEP)
+    monkeypatch.setattr(episodes, "one_process_each", lambda makers, _: here(makers))
+    env = make_vector_env(settings(tmp_path, n_envs=2), 3)
+    env.reset(seed=3)
+    *_, info = env.step(np.array([TURN_RIGHT, GRAB_RELEASE]))
+    assert info["phrase"].tolist() == ["turn right", "pick up mug 2"]
+    seeds = [opened.seeds[-1] for opened in simulator.opened[-2:]]
+    assert seeds == [episode_seed(3, row, 0) for row in range(2)]
 
 
 def test_the_episode_of_the_settings_is_played_and_one_too_high_refused(simulator, tmp_path):

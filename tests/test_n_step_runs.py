@@ -34,6 +34,12 @@ def train(run_id, *more, **changes):
     return runs.train_row(run_id, TINY | changes, *more)
 
 
+def test_a_run_that_is_over_before_its_warmup_says_so(caplog):
+    (row,) = outcome(train("run", n_steps=20))["metrics"]
+    assert int(row["env_steps"]) == 20
+    assert "nothing was learned: the 20 steps were over before learning_starts=30" in caplog.text
+
+
 def test_updates_and_rows_come_when_they_are_due():
     folder = train("run")
     rows = outcome(folder)["metrics"]

@@ -102,6 +102,14 @@ def test_every_array_of_an_episode_is_in_the_page_and_no_other(name):
             np.testing.assert_array_equal(found[kept], array)
 
 
+def test_more_different_texts_than_two_bytes_can_number_fit_in_a_page():
+    one = recordings.of_words(2)
+    one.steps["text"] = np.arange(2 * 33_000).reshape(2, -1).astype(str)
+    data = page_of(one).data(FACTS)
+    numbers = unpacked(data["episodes"][0]["text"])
+    np.testing.assert_array_equal(np.array(data["sentences"])[numbers], one.steps["text"])
+
+
 def test_of_many_actions_the_best_are_in_the_page_and_the_one_taken():
     one = recordings.of_many_actions(5)
     page = page_of(one, actions=[f"action {n}" for n in range(30)])

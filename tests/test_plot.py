@@ -1,3 +1,4 @@
+import itertools
 import json
 import logging
 import os
@@ -269,6 +270,18 @@ def test_agents_of_one_panel_have_one_environment_and_other_differences_are_told
     assert "also differ" not in capsys.readouterr().out
 
 
+def test_what_is_averaged_over_all_the_same_stays_in_the_page(runs, capsys):
+    for seed, description in enumerate([MODULES[0] | SOURCES[0], MODULES[1] | SOURCES[1]]):
+        describe(seed, description)
+    (line,) = refused(capsys, "plot", ["runs"])
+    assert "code.my_envs" in line
+    compared("runs", "--ignore", "code")
+    (line,) = (
+        each for each in Path("curves.md").read_text().splitlines() if "all the same" in each
+    )
+    assert "HELM on Maze-v0 (code.my_envs, program.source)" in line
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [["b/gpt2", "a/llama"], ["a/llama", "b/llama"]])
 def test_a_path_is_called_by_its_last_part_unless_two_are_alike(others, runs):
@@ -301,6 +314,17 @@ def test_long_names_stay_within_the_picture_and_off_the_curves(runs):
     curves, finals, _ = (axes.get_window_extent() for part in figure.subfigs for axes in part.axes)
     (name,) = (name for name in boxes if name.startswith("single_task=the first") and "run" in name)
     assert width / 3 < curves.x1 <= boxes[name].x0 <= boxes[name].x1 <= finals.x0
+
+
+def test_long_names_among_short_ones_do_not_touch(runs):
+    for n in range(3):
+        write_run(f"many/{n}", [0.1, 0.2], n_layer=n + 1, readout_steps=n)
+    for model in ("GRU", "LSTM", "GPT"):
+        write_run(f"many/{model}", [0.1, 0.2], model=model)
+    _, boxes = drawn(runs / "many", ["model", "n_layer", "readout_steps"])
+    beside = sorted((box for text, box in boxes.items() if "(1 run)" in text), key=lambda b: b.y0)
+    assert len(beside) == 6
+    assert all(below.y1 <= above.y0 for below, above in itertools.pairwise(beside))
 
 
 @pytest.mark.slow

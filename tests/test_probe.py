@@ -8,9 +8,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.__main__ import main
-from analysis.probe import LOOKED_BACK, Line, Reading, read_out, recalled
+from analysis.probe import LOOKED_BACK, Line, Reading, points, read_out, recalled
 from envs import make_vector_env
 from envs.any_gymnasium import vector_of
 from envs.vector import NOT_SHOWN, cues_of
@@ -204,3 +206,12 @@ def test_a_mistake_gets_one_line_before_the_first_agent_plays(in_empty_folder, c
         ("episode.npz",): "episode.npz: episodes have no memory",
     }.items():
         assert line in refusal(capsys, ["probe", *command])
+
+
+@pytest.mark.slow
+@given(st.integers(12, 600))
+def test_no_k_is_left_out_of_the_first_ten_however_long_an_episode(length):
+    ks = points([np.zeros(length, dtype=np.int64)] * 8, is_stream=True)
+    assert ks[:11] == list(range(11))
+    assert (ks[-1], sorted(set(ks))) == (length - 1, ks)
+    assert len(ks) < 52

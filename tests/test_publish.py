@@ -133,6 +133,13 @@ def told(config, description, played=(), weights=()):
     return card(config, checkpoint, description, played, f"hub:{NAME}", False)
 
 
+def test_the_card_names_the_code_it_needs():
+    text = told(load_config(values={"model": "examples.my_memory:FirstAgent"}), {})
+    assert "code that is not contained: examples.my_memory." in text
+    assert f"--ckpt-path hub:{NAME} --trust\n" in text
+    assert "--trust" not in told(load_config(), {})
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -146,6 +153,15 @@ def test_an_evaluation_that_is_none_does_not_count(changes, run):
     evaluated(run, **{"return_mean": 9.0, "n_episodes": 10**6, **changes})
     assert publish(run, "--folder", "out") == 0
     assert Path("out/README.md").read_text().count("±") == 2
+
+
+def test_a_run_of_two_environments_is_not_published(run, capsys):
+    evaluated(run)
+    path = run / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"env": "RandomMaze-v0"}))
+    line = refusal(capsys, "publish", run, "--folder", "out")
+    assert "config.json" in line
+    assert " env" in line
 
 
 def test_nothing_of_a_run_becomes_html_or_a_line_of_the_card():

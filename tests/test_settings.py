@@ -248,6 +248,11 @@ def test_a_file_with_every_setting_is_taken_for_any_model(tmp_path):
         load_config(path, ["model=CNN", "algorithm=DQN", "beta=8"])
 
 
+def test_sequences_need_no_equal_minibatches():
+    for model in ("Impala-PPO", "LSTM", "GPT"):
+        assert load_config(overrides=[f"model={model}", "n_batches=7"]).n_batches == 7
+
+
 @dataclasses.dataclass(frozen=True)
 class Otherwise(settings.Part):
     gamma: float = settings.setting("discount per step", low=0, high=2, default=0.99)

@@ -261,3 +261,9 @@ def test_a_bad_setting_is_one_line(folder, in_empty_folder, name):
     with in_one_line(line):
         configured(**{"suggester_model": str(folder)} | changes)
     assert [path.name for path in in_empty_folder.iterdir()] == ["file"]
+
+
+def test_a_cache_is_made_in_a_new_folder(folder, tmp_path):
+    path = tmp_path / "new" / "answers.sqlite"
+    configured(suggester_model=str(folder), suggester_cache=str(path))
+    assert path.is_file()

@@ -115,7 +115,7 @@ PLACES = [
     *itertools.product(["ellm"], [REPLAY], [link, endless, os.mkfifo, second_name]),
     *itertools.product(["dqn"], ["dqn/replay/rows_*"], [link, endless, os.mkfifo, hollow]),
     *itertools.product(["ppo"], ["ppo/metrics.csv"], [link, os.mkfifo, second_name]),
-    *itertools.product(["ppo"], ["ppo/lock"], [link, second_name]),
+    *itertools.product(["ppo"], ["ppo/lock"], [link, second_name, os.mkfifo]),
     *itertools.product(["ppo"], ["ppo/run.json", f"ppo/{LAST}"], [link, endless, os.mkfifo]),
     ("ellm", "ellm/replay", link),
     ("ellm", "ellm/replay.rank1/env0000_000000000000.rows", link),
