@@ -290,27 +290,6 @@ def vector_of(make, n_envs=2):
     return SyncVectorEnv([make] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-class Toggle(gymnasium.Env):
-    """Shows 0 and 1 in turn; leaving 1 pays 1; a time limit cuts it off after three steps.
-
-    Without an end and discounted by 0.9, 0 is worth 0.9 / 0.19 and 1 is worth 1 / 0.19.
-    """
-
-    observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.side, self.n_steps = int(self.np_random.integers(2)), 0
-        return self._look(), {}
-
-    def step(self, action):
-        paid, self.side, self.n_steps = float(self.side), 1 - self.side, self.n_steps + 1
-        return self._look(), paid, False, self.n_steps == 3, {}
-
-    def _look(self):
-        return np.array([self.side, 1 - self.side], np.float32)
-
-
 class Goal(gymnasium.Env):
     """An episode of so many steps; its info has `told` at every step, `at_end` at the last."""
 

@@ -77,7 +77,7 @@ def test_looking_ahead_leaves_the_memory_and_agrees_with_acting(name):
         assert torch.equal(chosen, acted.log_probs)
 
 
-@pytest.mark.quick("LSTM-0-False", "HELM-0-False", "LSTM-2-True")
+@pytest.mark.quick("LSTM-0-False", "GPT-0-False", "HELM-0-False", "LSTM-2-True")
 @pytest.mark.parametrize(("n_numbers", "depends"), [(0, False), (2, False), (2, True)])
 @pytest.mark.parametrize("name", BY_PPO)
 def test_the_first_minibatch_meets_the_policy_that_acted(name, n_numbers, depends):

@@ -196,16 +196,6 @@ def test_joint_actions_have_names_and_so_have_numbers_that_the_environment_names
     assert envs.action_names("CartPole-v1", 2, {}) == ["0", "1"]
 
 
-def test_nothing_of_what_an_environment_tells_beside_is_kept():
-    env = make_vector_env(config(f"{HERE}:Sampled-v0"), 0)
-    env.reset(seed=0)
-    *infos, last = [env.step(np.zeros(3, int))[4] for _ in range(4)]
-    assert infos == [{}] * 3
-    names = ("final_obs", "final_info", "episode")
-    assert set(last) == {*names, *(f"_{name}" for name in names)}
-    assert last["episode"]["l"].tolist() == [4, 4, 4]  # the time limit it is registered with
-
-
 @pytest.mark.parametrize("in_processes", [False, True])
 def test_saved_episodes_go_on_to_the_bit(in_processes):
     name = f"{HERE}:Sampled-v0"

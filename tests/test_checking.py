@@ -26,7 +26,7 @@ from envs.any_gymnasium import checked_vector, vector_of
 from envs.spaces import adapt_observation_space
 from envs.vector import EpisodeStatistics
 from tests import any_envs
-from tests.any_envs import SPACES, Held, Late, Sampled, Toggle
+from tests.any_envs import SPACES, Held, Late, Sampled
 from utils.errors import EnvFault, UserError
 
 SAME = AutoresetMode.SAME_STEP
@@ -100,7 +100,7 @@ def test_what_agents_cannot_be_trained_in_is_refused_with_what_to_write(make, wo
     ],
 )
 def test_what_stands_around_a_vector_and_leaves_observations_alone_is_taken(around):
-    env = EpisodeStatistics(checked_vector(around(any_envs.vector_of(Toggle)), "X"), "X")
+    env = EpisodeStatistics(checked_vector(around(any_envs.vector_of(any_envs.Goal)), "X"), "X")
     env.reset(seed=0)
     for _ in range(6):
         *_, info = env.step(np.zeros(2, int))

@@ -12,7 +12,7 @@ import helm
 from envs import make_vector_env
 from envs.any_gymnasium import checked_vector, vector_of
 from tests import any_envs
-from tests.any_envs import SPACES, Held, HeldVector, Masked, Sampled, Toggle
+from tests.any_envs import SPACES, Held, HeldVector, Masked, Sampled
 from tests.runs import outcome, same
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
@@ -116,23 +116,6 @@ def test_a_run_is_that_of_an_environment_that_copies(
             for is_held in (False, True)
         ]
         assert same(*map(outcome, runs))
-
-
-@pytest.mark.slow
-def test_a_value_beyond_a_time_limit_is_that_of_the_last_observation(in_empty_folder):
-    settings = TINY | REPLAY | {"algorithm": "DQN", "model": "CNN", "n_steps": 3000, "gamma": 0.9}
-    settings |= {"learning_rate": 1e-3, "tau": 0.05, "batch_size": 32, "normalize_reward": False}
-    settings |= {"head_width": 32, "replay_ratio": 1}
-
-    def make():
-        return Held(Toggle())
-
-    with helm.load(helm.train(settings, make), make) as player:
-        for side, right in enumerate((0.9 / 0.19, 1 / 0.19)):
-            shown = np.array([side, 1 - side], np.float32)
-            player.reset()
-            found = player.inspect(shown)["action_values"]
-            np.testing.assert_allclose(found, right, atol=0.2)
 
 
 OURS = (

@@ -10,7 +10,7 @@ from trainers.dqn import DQN
 from trainers.ppo import PPO
 from trainers.sac import SAC
 from utils import cuda_graphs
-from utils.cuda_graphs import CHECKS, CheckedGraph, Recordable, largest_difference
+from utils.cuda_graphs import CHECKS, CheckedGraph, largest_difference
 
 
 @pytest.fixture
@@ -82,21 +82,6 @@ def test_inputs_of_other_shapes_go_the_plain_way(gpu):
         assert torch.equal(graph(given)[0].cpu(), torch.full((n,), 2.0))
     assert graph.n_unchecked == CHECKS - 2
     assert sum(len(each) == 2 for each in seen) == 1
-
-
-class Said(Recordable):
-    recordable = True
-
-
-class Derived(Said): ...
-
-
-class SaidAgain(Derived):
-    recordable = True
-
-
-def test_work_is_recorded_of_a_class_that_says_so_itself():
-    assert [kind.recordable for kind in (Recordable, Said, Derived, SaidAgain)] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("ours", [CnnAgent, Helm, PPO, DQN, SAC])

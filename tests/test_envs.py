@@ -99,16 +99,6 @@ def test_spaces_are_those_of_agents_and_promise_what_is_shown(case):
     assert terminated.dtype == truncated.dtype == bool
 
 
-def test_observations_already_returned_do_not_change(case):
-    env = case.make(2, 0)
-    observations = [env.reset()[0]]
-    copies = [observations[0].copy()]
-    for actions in random_actions(env, 10):
-        observations.append(env.step(actions)[0])
-        copies.append(observations[-1].copy())
-    np.testing.assert_array_equal(observations, copies)
-
-
 def test_the_same_seed_gives_the_same_stream_and_another_seed_another(case):
     env = case.make(2, 0)
     actions = random_actions(env, 80)
@@ -185,11 +175,6 @@ def test_the_last_observation_of_an_ended_episode_is_kept_beside_the_first_of_th
             assert env.single_observation_space.contains(info["final_obs"][i])
             n_ends += 1
     assert n_ends > 0
-
-
-def test_rewards_are_scaled_where_the_published_experiments_scale_them():
-    assert envs.scales_rewards(DYNAMIC_OBSTACLES)
-    assert not envs.scales_rewards("RandomMaze-v0")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,7 @@ from gymnasium import spaces, wrappers
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import helm
-import plot
 from envs.facts import facts_of
-from tests.bad_inputs.harness import refused
 from tests.runs import signal_at
 from utils.errors import Interrupted
 
@@ -152,26 +150,6 @@ def test_a_users_code_is_told_by_the_text_of_its_parts_and_its_file(tmp_path, mo
 
 def trained(seed, env, **more):
     return helm.train(TINY | {"seed": seed} | more, env=env, run_id=f"{seed}")
-
-
-def test_curves_of_two_tasks_are_not_averaged(in_empty_folder, capsys):
-    for seed, name in enumerate(("CartPole-v1", "Acrobot-v1")):
-        env = vector(AsyncVectorEnv, made(name))
-        trained(seed, env)
-        env.close()
-    trained(2, closed_over(5))
-    trained(3, closed_over(8))
-    places = "experiments/LSTM/AsyncVectorEnv", "experiments/LSTM/Sized"
-    for place, name in zip(places, ("observation_space", "Sized.size (5, 8)"), strict=True):
-        (line,) = refused(capsys, "plot", [place, "--metric=train/loss"])
-        assert "differ in more than the seed" in line
-        assert f"environment.{name}" in line
-
-
-def test_an_environment_that_is_given_with_the_runs_seed_is_one_task(in_empty_folder):
-    for seed in (3, 4):
-        trained(seed, closed_over(5, goal=seed))  # whatever it calls it
-    assert plot.main(["experiments", "--metric=train/loss"]) == 0
 
 
 def test_a_resumption_in_another_task_is_not_exact(in_empty_folder, monkeypatch, capsys):

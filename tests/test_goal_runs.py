@@ -111,8 +111,7 @@ BAD_RUNS = [
 @pytest.mark.parametrize(("changes", "expected"), BAD_RUNS)
 def test_what_cannot_be_wanted_is_refused_in_one_line(changes, expected, in_empty_folder, capsys):
     words = [*words_of(TINY), *(f"--var={each}" for each in changes)]
-    (line,) = refused(capsys, "main", words)
-    assert expected in line
+    refused(capsys, "main", words, expected)
 
 
 BAD_PLAYS = [
@@ -130,5 +129,4 @@ BAD_PLAYS = [
 
 @pytest.mark.parametrize(("options", "expected"), BAD_PLAYS)
 def test_what_cannot_be_played_is_refused(options, expected, pretrained, in_empty_folder, capsys):
-    (line,) = refused(capsys, "eval", ["--ckpt-path", str(pretrained), *options])
-    assert expected in line
+    refused(capsys, "eval", ["--ckpt-path", str(pretrained), *options], expected)

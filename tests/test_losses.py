@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -8,7 +6,7 @@ from hypothesis import strategies as st
 from models.agent import allowed
 from tests import golden_data
 from trainers import losses
-from trainers.losses import explained_variance, generalized_advantages, value_loss
+from trainers.losses import explained_variance, generalized_advantages
 
 
 def test_advantages_agree_with_the_original():
@@ -53,29 +51,8 @@ def test_n_step_returns_are_sums_up_to_the_end_of_the_episode(seed, n_step, gamm
     torch.testing.assert_close(found, coarse.float(), atol=n_step * 2**-11, rtol=2**-9)
 
 
-def test_the_policy_loss_by_hand():
-    old = torch.zeros(3)
-    new = torch.tensor([0.5, 1.1, 1.5]).log()
-    result = losses.clipped_policy_loss(new, old, torch.tensor([1.0, -1.0, 2.0]), 0.2)
-    # ratios 0.5, 1.1, 1.5: min(0.5, 0.8), min(-1.1, -1.1), min(3, 2.4)
-    assert result.loss.item() == pytest.approx(-(0.5 - 1.1 + 2.4) / 3)
-    assert result.clip_fraction.item() == pytest.approx(2 / 3)
-    assert result.approx_kl.item() == pytest.approx(-math.log(0.5 * 1.1 * 1.5) / 3)
-
-
-def test_a_clipped_value_moves_no_further_than_the_range():
-    values, old = torch.tensor([3.0, 0.1]), torch.tensor([0.0, 0.0])
-    returns = torch.tensor([1.0, 1.0])
-    clipped = value_loss(values, old, returns, 0.5)
-    assert clipped.item() == pytest.approx((0.5**2 + 0.9**2) / 2)
-    assert value_loss(values, old, returns, None).item() == pytest.approx((2**2 + 0.9**2) / 2)
-
-
-def test_explained_variance_of_a_perfect_a_mean_and_a_constant_target():
-    returns = torch.tensor([1.0, 2.0, 3.0])
-    assert explained_variance(returns, returns) == 1
-    assert explained_variance(torch.full((3,), 2.0), returns) == 0
-    assert explained_variance(returns, torch.ones(3)).isnan()
+def test_returns_that_do_not_vary_have_no_explained_variance():
+    assert explained_variance(torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)).isnan()
 
 
 @given(st.integers(0, 2**31), st.integers(1, 6))

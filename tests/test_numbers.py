@@ -231,15 +231,6 @@ def test_codes_that_pass_for_a_picture_are_told(largest, is_told, caplog):
     assert all("'Mine': a" in line and f" {largest} of 255" in line for line in said)
 
 
-def test_minigrids_codes_are_told_and_its_pictures_are_not(caplog):
-    minigrid = pytest.importorskip("minigrid.wrappers")
-    codes = functools.partial(gymnasium.make, "MiniGrid-Empty-5x5-v0")
-    check_first_steps(lambda: minigrid.RGBImgPartialObsWrapper(codes()), "Drawn")
-    assert caplog.messages == []
-    check_first_steps(codes, "Codes")
-    assert ["nearly black" in line for line in caplog.messages] == [True]
-
-
 def play(env, n_steps):
     for _ in range(n_steps):
         env.step(np.zeros(2, int))

@@ -316,28 +316,6 @@ def test_fresh_networks_are_drawn_as_the_originals(name):
             assert (gram - torch.eye(len(gram))).abs().max() < 1e-5, key
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_two_gradient_steps_are_adams_at_the_given_learning_rates(name):
-    rates = {"actor": 1e-3, "critic": 5e-3} if name == SEPARATE else {}
-    given = {f"{part}_learning_rate": rate for part, rate in rates.items()}
-    arrays = load(name)
-    learner = fresh_learner(name, 0, spaces_of(arrays), learning_rate=2e-3, **given)
-    sequences = sequences_of(arrays)
-    found = dict(learner.agent.named_parameters())
-    expected = {key: value.detach().double() for key, value in found.items()}
-    mean, square = dict.fromkeys(found, 0.0), dict.fromkeys(found, 0.0)
-    for step in (1, 2):
-        learner.learn(sequences)
-        for key, value in found.items():
-            gradient = value.grad.double()
-            mean[key] = 0.9 * mean[key] + 0.1 * gradient
-            square[key] = 0.999 * square[key] + 0.001 * gradient**2
-            deviation = (square[key] / (1 - 0.999**step)).sqrt() + 1e-8
-            rate = rates.get("critic" if "critic" in key else "actor", 2e-3)
-            expected[key] = expected[key] - rate * mean[key] / (1 - 0.9**step) / deviation
-            torch.testing.assert_close(value.double(), expected[key], atol=1e-6, rtol=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dqn_lstm", "dqn_gpt"])
 def test_updates_in_float32_are_unchanged_and_in_bfloat16_train(name, monkeypatch):

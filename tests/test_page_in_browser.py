@@ -251,14 +251,6 @@ def test_an_agent_of_vectors_shows_its_numbers_and_what_actions_are_worth(opened
 
 
 @pytest.mark.slow
-def test_an_address_can_name_a_step(opened):
-    last = f"{LENGTH} / {LENGTH}"
-    for place, shown in {"episode=2&step=4": "4 / 5", "step=99": last, "step=x": "1"}.items():
-        page = opened(place=f"#{place}")
-        page.wait_for_function(f"document.getElementById('step').innerText.startsWith('{shown}')")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(opened, name):
     for screen, (width, _) in SCREENS.items():

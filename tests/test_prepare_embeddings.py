@@ -6,7 +6,6 @@ import main as main_program
 import prepare_embeddings
 from models.grid_clip import GridClip, ViewEncoder
 from models.word_embeddings import PROMPTS, PromptEmbeddings
-from tests.full_disk import largest_file
 from tests.published_models import TRANSFORMER_XL, tiny_model_folder
 from tests.runs import PPO, words_of
 from tests.tiny_clip import tiny_clip, tiny_settings
@@ -70,15 +69,3 @@ def test_the_stand_in_is_trained_once_where_it_is_missing(in_empty_folder, monke
     ]
     found = PromptEmbeddings.read(Path("data/grid-clip_transfo_xl_k1_minigrid.npz"))
     assert {"key", "door", "red", "wall"} <= set(found.tokens)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n_bytes", [100, 4_000])
-def test_a_full_disk_leaves_no_half_written_file(n_bytes, in_empty_folder, capsys):
-    clip = tiny_clip()
-    capsys.readouterr()
-    with largest_file(n_bytes):
-        assert prepare(clip=clip) == 1
-    assert "File too large" in capsys.readouterr().err.splitlines()[-1]
-    assert not list(Path("data").glob("*.npz*"))
-    assert prepare(clip=clip) == 0

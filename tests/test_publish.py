@@ -1,7 +1,6 @@
 """Runs published to a hub and played from it; the hub is a server on this machine."""
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import eval as eval_program
 import main as main_program
@@ -20,7 +19,7 @@ from publish import card, redact_paths
 from rewards.suggesters.answer_cache import AnswerCache
 from tests.bad_inputs.harness import refused
 from tests.fake_hub import OWNER, FakeHub, Repository
-from tests.runs import LSTM, SAC, folder_of, train, words_of
+from tests.runs import train
 from tests.test_answer_cache import ANSWER, QUESTION, with_answer
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import WarmStart
@@ -106,19 +105,6 @@ def test_what_is_pretrained_is_not_published_but_named(model, task, in_empty_fol
     assert all(published[name] == Path(place).name for name, place in places.items())
     theirs = play("out", *(f"--var={name}={place}" for name, place in places.items()))
     assert theirs["returns"] == play(folder)["returns"]
-
-
-@pytest.mark.slow
-def test_a_learner_from_replay_is_published_without_its_replay(in_empty_folder):
-    command = words_of(SAC | LSTM | MAZE | {"n_envs": 1, "n_steps": 60})
-    assert main_program.main([*command, "--run-id", "first"]) == 0
-    folder = folder_of("first")
-    evaluated(folder, env_steps=60)
-    assert publish(folder, "--folder", "out") == 0
-    assert set(os.listdir("out")) == set(FILES)
-    assert not [name for name in load_file("out/model.safetensors") if "optimizer" in name]
-    assert Path("out/curve.png").read_bytes().startswith(b"\x89PNG")
-    assert play("out")["returns"] == play(folder)["returns"]
 
 
 def test_the_card_is_what_a_hub_reads(run):

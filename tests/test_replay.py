@@ -1,5 +1,6 @@
 """Replay against the original's rows and batches, and its files."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 
 from models.observations import Observations
 from tests import golden_data
-from tests.robustness.memory_growth import resident_bytes
 from trainers.sequence_replay import EpisodeSteps, Replay, ReplayFiles
 from trainers.settings import WHOLE
 from utils.errors import RunError
@@ -236,6 +236,11 @@ def test_files_of_other_episodes_or_of_too_few_are_refused(tmp_path):
         loaded(tmp_path, state | {"n_written": 9}, replay)
     with pytest.raises(ValueError, match=r"of shape \(5, 2\), not .*\(4, 2\)"):
         loaded(tmp_path, state, replay_of([2], 4))
+
+
+def resident_bytes():
+    """Return the resident memory of this process, as Linux counts it."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_ring_takes_memory_only_where_it_is_written():

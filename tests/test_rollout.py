@@ -25,17 +25,6 @@ def numbered_rollout(n_steps=4, n_envs=3, keeps_following=False):
     return rollout
 
 
-def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
-    rollout = numbered_rollout()
-    rollout.is_first[2, 0] = True  # environment 0: 2 + 2 steps
-    rollout.is_first[0, 1] = True  # an episode that opens with the rollout cuts nothing more
-    rollout.is_first[3, 2] = True  # environment 2: 3 + 1 steps
-    sequences = rollout.sequences
-    assert sequences.firsts.tolist() == [0, 2, 4, 8, 11]
-    assert sequences.lengths.tolist() == [2, 2, 4, 3, 1]
-    assert sequences.before.tolist() == [0] * 5
-
-
 def test_transitions_lead_to_what_followed_and_to_its_context():
     rollout = numbered_rollout(n_steps=3, n_envs=2, keeps_following=True)
     rollout.continues[0, 1] = 0.0
@@ -47,22 +36,6 @@ def test_transitions_lead_to_what_followed_and_to_its_context():
     assert steps.actions.tolist() == before
     # Where the episode goes on within the rollout the next step has the context.
     assert steps.context[:, 0].tolist() == [*before, 1, -1, 2, 5, -1, -1]
-
-
-def test_a_sequence_shows_the_steps_of_its_episode_before_the_rollout():
-    first, second = numbered_rollout(), numbered_rollout()
-    first.is_first[1, 0] = True  # environment 0: three steps before, environment 1: four, 2: none
-    second.is_first[0, 2] = True
-    second.is_first[2, 1] = True
-    second.past = first.past_of_next(n_context=4)
-    assert second.sequences.before.tolist() == [3, 4, 0, 0]
-    assert second.past_of_next(n_context=6).context_len().tolist() == [6, 2, 4]
-    batch = second.sequence_batch(torch.tensor([0, 2, 3]))
-    seen = [1, 2, 3, 0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
-    assert batch.observations.images[:, 0, 0, 0].tolist() == seen
-    assert batch.context[:, 0].tolist() == seen
-    assert batch.actions.tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
-    assert (batch.lengths.tolist(), batch.before.tolist()) == ([4, 2, 4], [3, 0, 0])
 
 
 def test_a_rollout_that_no_memory_holds_is_refused(monkeypatch):

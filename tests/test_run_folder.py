@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,12 +98,6 @@ def test_a_folder_in_use_is_refused_to_others_until_its_run_ends(in_empty_folder
     other.communicate()
     with run_folder.locked(folder):
         assert (folder / "lock").exists()
-
-
-def test_a_pipe_in_place_of_the_lock_keeps_nobody_waiting(in_empty_folder):
-    os.mkfifo("lock")
-    with pytest.raises(UserError, match="cannot be written"), run_folder.locked(in_empty_folder):
-        pass
 
 
 def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_folder, monkeypatch):

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,6 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-import models
 from envs import crafter
 from models import AGENTS, agent_class
 from models.language.files import EMBEDDED, HUB_NAMES
@@ -21,11 +21,9 @@ from models.memories.gpt import POSITIONS
 from rewards import CURIOSITIES
 from rewards.suggesters import SUGGESTERS
 from tests.bad_inputs.harness import in_one_line
-from tests.bad_inputs.test_bad_inputs import odd_values
 from tests.echo import EchoSettings
 from trainers import ellm_dqn
 from trainers.parts import LEARNERS
-from trainers.ppo import PPO
 from trainers.settings import PpoSettings
 from utils import settings
 from utils.errors import UserError
@@ -71,6 +69,15 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_p
 def test_texts_are_read_by_the_fields_type(text, value):
     found = getattr(load_config(overrides=[text]), text.split("=")[0])
     assert (found, type(found)) == (value, type(value))
+
+
+plain_text = st.text(max_size=30).filter(lambda text: not re.search(r"/|\.\.|~|\0", text))
+ODD = ("", "x" * 300, "a\nb", "\ud800", "1e999", "nan", "null", "9" * 5000, "[" * 9999, "{}", "１")
+odd_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | plain_text | st.sampled_from(ODD),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain_text, inner, max_size=3),
+    max_leaves=5,
+)
 
 
 @given(st.sampled_from(sorted(settings.all_settings())), odd_values)
@@ -244,13 +251,6 @@ def test_a_file_with_every_setting_is_taken_for_any_model(tmp_path):
 def test_sequences_need_no_equal_minibatches():
     for model in ("Impala-PPO", "LSTM", "GPT"):
         assert load_config(overrides=[f"model={model}", "n_batches=7"]).n_batches == 7
-
-
-def test_a_published_name_is_a_model_and_an_algorithm():
-    for name, (model, algorithm) in models.PUBLISHED.items():
-        assert agent_class(name) is agent_class(model)
-        assert LEARNERS.find(algorithm) is PPO
-        assert load_config(overrides=[f"model={name}"]).model == name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from envs.vector import EpisodeStatistics
 from models import build_agent
 from tests.agents import collect_rollout, collecting, small_config
 from tests.any_envs import Goal
-from tests.runs import CNN, LSTM, PPO, train_row
+from tests.runs import LSTM, PPO, train_row
 from trainers.evaluation import Episode
 from utils.errors import UserError
 
@@ -101,18 +101,6 @@ def test_the_same_agent_plays_at_several_lengths_side_by_side(run, in_empty_fold
     assert longest["lengths"] == [31] * 5
     kept = {path.parent.name for path in Path("episodes").rglob("*.npz")}
     assert kept == {"LSTM", "LSTM_length_20", "random_length_30"}
-
-
-def test_doors_are_drawn_as_the_player_wants_and_a_page_says_how_it_was_played(in_empty_folder):
-    settings = {"env": "VisualMatch-v0", "length": 2, "door_order": "environment"}
-    folder = train(CNN | settings)
-    changes = "--var=door_order=episode", "--var=length=1"
-    result, path = result_of(folder, *changes, "--report")
-    assert result["var"] == {"door_order": "episode", "length": 1}
-    assert result["lengths"] == [31] * 5
-    page = path.with_suffix(".html").read_text()
-    assert "CNN on VisualMatch-v0 with door_order=episode, length=1" in page
-    assert '"success":"' in page
 
 
 def in_a_vector(*makers):

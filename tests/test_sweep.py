@@ -63,8 +63,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_gets_one_line_and_nothing_is_started_or_written(mistake, tiny, capsys):
     command, expected = MISTAKES[mistake]
-    (line,) = refused(capsys, "sweep", command)
-    assert expected in line
+    refused(capsys, "sweep", command, expected)
 
 
 def test_a_run_that_keeps_failing_makes_the_status_1_and_is_named(swept, capsys):

@@ -176,14 +176,6 @@ def command(run_id, settings):
     return [*runs.words_of(runs.PPO | runs.READS | settings), f"--run-id={run_id}"]
 
 
-def test_an_evaluation_in_between_changes_nothing(in_empty_folder):
-    both = {"plain": {}, "evaluated": {"eval_steps": 32, "eval_episodes": 2}}
-    for run_id, changes in both.items():
-        assert main_program.main(command(run_id, runs.LSTM | runs.MISSIONS | changes)) == 0
-    agents = [load_checkpoint(runs.folder_of(run_id) / LAST)["agent"] for run_id in both]
-    assert runs.same(*agents)
-
-
 def test_unknown_sentences_in_a_checkpoint_are_refused(in_empty_folder, monkeypatch, capsys):
     runs.signal_at(monkeypatch, signal.SIGINT, at=21)
     assert main_program.main(command("cut", runs.CNN | runs.MISSIONS)) == 130

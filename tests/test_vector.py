@@ -8,7 +8,6 @@ from envs.random_maze import RandomMazeVectorEnv
 from envs.vector import EpisodeStatistics, NumpyVectorEnv
 from tests.runs import same
 from utils.environments import Wrapped
-from utils.seeding import episode_seed
 
 MAZE = "RandomMaze-v0"
 
@@ -79,30 +78,6 @@ def test_an_ended_episode_leaves_no_trace_but_its_last_observation():
     assert info["_final_obs"].tolist() == [True, True, False]
     assert info["final_obs"][1][:, 0, 0].tolist() == [1, 2]
     assert info["final_obs"][2] is None
-
-
-def test_each_episode_draws_from_its_own_generator():
-    together, alone = Counter(3, seed=5), Counter(1)
-    together.reset()
-    alone.reset(seed=5, options={"first_env": 2})
-    assert together.draws[2] == alone.draws[0]
-    together.reset(seed=5)
-    assert together.draws[2][0] == together.draws[2][1]
-    together.reset()
-    assert len(set(together.draws[2])) == 2
-    drawn = [int(np.random.default_rng(episode_seed(5, 2, k)).integers(2**62)) for k in (0, 0, 1)]
-    assert together.draws[2] == drawn
-
-
-def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
-    env = EpisodeStatistics(Counter(2), "Counter")
-    env.reset()
-    first, second = (env.step(np.array(paid))[-1] for paid in ([1, 10], [2, 20]))
-    assert first["_episode"].tolist() == [True, False]
-    assert (first["episode"]["r"][0], first["episode"]["l"][0]) == (1, 1)
-    assert second["_episode"].tolist() == [True, True]
-    assert second["episode"]["r"].tolist() == [2, 30]
-    assert second["episode"]["l"].tolist() == [1, 2]
 
 
 class Told(NumpyVectorEnv):

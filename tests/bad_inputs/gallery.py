@@ -12,18 +12,15 @@ from unittest import mock
 
 import numpy as np
 import torch
-from PIL import Image
 
 from models.word_embeddings import PromptEmbeddings
 from tests.bad_inputs.harness import PROGRAMS, TRACE, settings
-from tests.published_models import TRANSFORMER_XL, tiny_model_folder
+from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_clip, tiny_embeddings
 from trainers.checkpoint import Checkpoints
 
 GOOD = "good.json"
-XL, BERT, CLIP, WORDS = "models/xl", "models/bert", "clip.safetensors", "embeddings.npz"
-PICTURES, EPISODES = "pictures", "episodes/RandomMaze-v0/SHELM"
-N_PICTURES = 60
+XL, CLIP, WORDS = "models/xl", "clip.safetensors", "embeddings.npz"
 PREPARED = ["--clip-encoder=tiny-vit", f"--clip-pretrained={CLIP}", f"--language-model={XL}"]
 PREPARED += ["--device=cpu", "--data-folder=folder"]
 TINY = {
@@ -36,16 +33,8 @@ CLIPPED = {"clip_encoder": "tiny-vit", "clip_pretrained": CLIP}
 HELM_V2 = HELM | CLIPPED | {"model": "HELMv2"}
 SHELM = HELM | CLIPPED | {"model": "SHELM", "embeddings": WORDS, "topk": 2}
 MAZE = TINY | {"model": "CNN", "env": "TMazePassive-v0"}
-HELM_GOOD, HELM_UNFINISHED, SHELM_GOOD, SHELM_UNFINISHED, MAZE_GOOD = RUNS = [
-    f"experiments/{model}/{env}/{name}"
-    for model, env, name in (
-        ("HELM", "RandomMaze-v0", "good"),
-        ("HELM", "RandomMaze-v0", "unfinished"),
-        ("SHELM", "RandomMaze-v0", "good"),
-        ("SHELM", "RandomMaze-v0", "unfinished"),
-        ("CNN", "TMazePassive-v0", "good"),
-    )
-]
+HELM_GOOD, HELM_UNFINISHED = (f"experiments/HELM/RandomMaze-v0/{n}" for n in ("good", "unfinished"))
+MAZE_GOOD = "experiments/CNN/TMazePassive-v0/good"
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489"
     "0000000d49444154789c6360f8cfc000000301010018dd8db00000000049454e44ae426082"
@@ -54,33 +43,19 @@ NESTED = 100_000
 JSON_FILES = {
     "truncated": b'{"gamma": 0.5',
     "empty": b"",
-    "not a number": b"NaN",
     "NaN inside": b'{"gamma": NaN}',
     "infinite": b'{"gamma": 1e999}',
     "key twice": b'{"gamma": 0.5, "gamma": 0.6}',
     "array": b"[1]",
-    "text": b'"gamma"',
-    "null": b"null",
     "byte order mark": b"\xef\xbb\xbf{}",
-    "latin-1": b'{"env": "caf\xe9"}',
     "utf-16": '{"gamma": 0.5}'.encode("utf-16"),
     "deep arrays": b"[" * NESTED,
-    "deep objects": b'{"a":' * NESTED,
     "deep value": b'{"n_envs": ' + b"[" * 500 + b"]" * 500 + b"}",
     "integer of 5000 digits": b'{"n_envs": 1' + b"0" * 5000 + b"}",
-    "number of 400 digits": b'{"gamma": 1' + b"0" * 400 + b"}",
-    "picture": PNG,
-    "zero bytes": b"\0" * 64,
-    "unknown key": b'{"learnin_rate": 1}',
     "key with a line break": b'{"a\\nb": 1}',
     "key of a megabyte": b'{"' + b"k" * 2**20 + b'": 1}',
     "key with half a sign": b'{"\\ud800": 1}',
     "two objects": b"{} {}",
-    "comment": b'{"gamma": 0.5} // half',
-    "number as text": b'{"gamma": "0.5"}',
-    "truth as number": b'{"adv_norm": 1}',
-    "number as truth": b'{"n_envs": true}',
-    "settings in settings": b'{"config": {"gamma": 0.5}}',
     "env with half a sign": b'{"env": "\\ud800"}',
     "language model with a zero byte": b'{"language_model": "a\\u0000b"}',
 }
@@ -125,16 +100,10 @@ def build_gallery(folder):
     folder.mkdir(parents=True)
     with contextlib.chdir(folder):
         _models()
-        _pictures()
         words = {"null": None, "true": True, "false": False}
         Path(GOOD).write_text(json.dumps({k: words.get(v, v) for k, v in TINY.items()}, indent=2))
-        for agent in (HELM, SHELM):
-            _train(settings(**agent))
+        _train(settings(**HELM))
         assert PROGRAMS["main"].main([*settings(**MAZE), "--run-id=good"]) == 0
-        assert PROGRAMS["eval"].main(["--ckpt-path", SHELM_GOOD, "--n-episodes=2"]) == 0
-        analysed = ["words", EPISODES, *settings(**SHELM), "--output=analysis_output"]
-        assert PROGRAMS["analysis"].main(analysed) == 0
-        shutil.rmtree("analysis_output")
         _foreign()
     return folder
 
@@ -143,18 +112,9 @@ def _models():
     Path(XL).mkdir(parents=True)
     for name in ("config.json", "pytorch_model.bin", "vocab.bin"):
         shutil.copy(TRANSFORMER_XL / name, XL)
-    tiny_model_folder(Path(BERT), "bert")
     shutil.copy(tiny_clip(), CLIP)
     words = PromptEmbeddings.read(tiny_embeddings())
     dataclasses.replace(words, language_model=np.array(Path(XL).name)).write(Path(WORDS))
-
-
-def _pictures():
-    Path(PICTURES).mkdir()
-    dice = np.random.default_rng(0)
-    for number in range(N_PICTURES):
-        picture = Image.fromarray(dice.integers(0, 256, (8, 8, 3), np.uint8))
-        picture.save(Path(PICTURES, f"{number:02d}.png"))
 
 
 def _train(command):

@@ -2,25 +2,14 @@
 
 import json
 import shutil
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
 from models.word_embeddings import CHECKSUM, PromptEmbeddings
-from tests.bad_inputs.harness import run_forked
 from trainers.checkpoint import load_checkpoint, save_checkpoint
 from utils.files import load_saved
-
-
-def run_spoiled(gallery, command, path, spoil):
-    """Run a program on a copy of the good files, of which one, or a folder, is spoiled."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        place = Path(shutil.copytree(gallery, Path(folder) / "a" / "b" / "place"))
-        spoil(place / path)
-        return run_forked(command[0], list(command[1:]), place)
 
 
 def emptied(path):
@@ -42,14 +31,6 @@ def flipped(path, share=0.5):
     content = bytearray(path.read_bytes())
     content[int(share * (len(content) - 1))] ^= 1
     path.write_bytes(content)
-
-
-def locked(path):
-    path.chmod(0)
-
-
-def read_only(path):
-    path.chmod(0o555)
 
 
 def removed(path):

@@ -1,1 +1,1 @@
-"""Long checks of whole runs, started by hand: kills, sweeps, memory."""
+"""Long checks of whole runs, started by hand: kills and full disks."""

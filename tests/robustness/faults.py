@@ -1,4 +1,4 @@
-"""Training runs killed, cut and starved at random moments, then resumed until they are done.
+"""Training runs killed and starved at random moments, then resumed until they are done.
 
     python -m tests.robustness.faults --rounds 100
 
@@ -32,7 +32,7 @@ import main as main_program
 from envs import SUITES
 from tests.runs import DESCRIBED, ROWS, outcome, same, words_of
 from trainers import checkpoint
-from trainers.checkpoint import LAST, PREVIOUS
+from trainers.checkpoint import LAST
 
 MOST_KILLS = 3
 LEAST_APART = 0.02  # seconds from one checkpoint to the next within an update
@@ -158,21 +158,6 @@ def kill_in_a_checkpoint(case: Case, workplace: Path, dice: random.Random) -> st
     return "during a checkpoint" if left and is_partial() else "between checkpoints"
 
 
-def truncate(case: Case, workplace: Path, dice: random.Random) -> str:
-    """Cut the last checkpoint of a killed run anywhere."""
-    return _spoil(case, workplace, dice, lambda content: content[: dice.randrange(len(content))])
-
-
-def flip_a_bit(case: Case, workplace: Path, dice: random.Random) -> str:
-    """Flip one bit of the last checkpoint of a killed run."""
-
-    def flipped(content: bytearray) -> bytearray:
-        content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
-        return content
-
-    return _spoil(case, workplace, dice, flipped)
-
-
 def fill_the_disk(case: Case, workplace: Path, dice: random.Random) -> str:
     """Let the disk run full while the run goes on, then make room again."""
     with small_disk(workplace):
@@ -187,22 +172,6 @@ def fill_the_disk(case: Case, workplace: Path, dice: random.Random) -> str:
         ballast.unlink()
         finish(case, workplace)
     return {0: "room enough", 1: "full", 2: "full before the first step"}[status]
-
-
-def _spoil(
-    case: Case, workplace: Path, dice: random.Random, change: Callable[[bytearray], bytearray]
-) -> str:
-    """Kill a run that has written at least two checkpoints and change its last one."""
-    process = start(case.command, workplace)
-    last, previous = (workplace / case.folder / name for name in (LAST, PREVIOUS))
-    _wait_until(previous.exists, process)
-    time.sleep(dice.uniform(0, case.seconds / 2))
-    os.kill(process, signal.SIGKILL)
-    if wait(process) == 0:  # it was faster: nothing of a finished run is ever written again
-        return "finished before"
-    spoilt = last if last.exists() else previous.rename(last)
-    spoilt.write_bytes(change(bytearray(spoilt.read_bytes())))
-    return "spoilt"
 
 
 def _wait_until(condition: Callable[[], bool], process: int) -> None:
@@ -241,8 +210,6 @@ def can_mount() -> bool:
 FAULTS: dict[str, Callable[[Case, Path, random.Random], str]] = {
     "killed": kill_at_random,
     "killed in a checkpoint": kill_in_a_checkpoint,
-    "checkpoint cut": truncate,
-    "checkpoint flipped": flip_a_bit,
     "disk full": fill_the_disk,
 }
 
