@@ -15,7 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.measuring import Pair, Work
-from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY, RandomTransformerXL, Size
+from benchmarks.random_models import (
+    MINILM,
+    TINY,
+    WITHOUT_VOCABULARY,
+    RandomTransformerXL,
+    TransformerSize,
+)
 from models.language import LanguageModel
 from models.language.files import ModelFiles, find_model
 from models.language.generation import load_text_model
@@ -122,12 +128,12 @@ def suggesting(quick: bool) -> Iterator[Pair]:
 
 
 def random_model(
-    size: Size, mem_len: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    size: TransformerSize, mem_len: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> TransformerXL:
     return TransformerXL(RandomTransformerXL(size), mem_len).to(device).pack(dtype)
 
 
-def plain_transformer_xl(size: Size, mem_len: int, store: Store) -> Iterator[Work]:
+def plain_transformer_xl(size: TransformerSize, mem_len: int, store: Store) -> Iterator[Work]:
     model = PlainTransformerXL(RandomTransformerXL(size), mem_len)
     episodes = zip(store.history(size.width), store.ages, strict=True)
     begin = torch.ones(1, dtype=torch.bool)

@@ -14,7 +14,7 @@ MINILM = "all-MiniLM-L6-v2"
 VIT = "ViT-B-16"
 
 
-class Size(NamedTuple):
+class TransformerSize(NamedTuple):
     """The size of a Transformer-XL; the published layers by default.
 
     Attributes:
@@ -37,13 +37,13 @@ class Size(NamedTuple):
 
 
 CLUSTERS = ((20_000, 1024), (20_000, 256), (160_000, 64), (67_735, 16))
-WITHOUT_VOCABULARY = Size()
-PUBLISHED = Size(clusters=CLUSTERS)
-TINY = Size(n_layer=2, width=32, n_head=4, inner=48, clusters=((6, 32), (10, 8)))
+WITHOUT_VOCABULARY = TransformerSize()
+PUBLISHED = TransformerSize(clusters=CLUSTERS)
+TINY = TransformerSize(n_layer=2, width=32, n_head=4, inner=48, clusters=((6, 32), (10, 8)))
 
 
 class RandomTransformerXL(ModelFiles):
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: TransformerSize) -> None:
         super().__init__(f"Transformer-XL of {size.n_layer} layers, random weights")
         self.size = size
 
@@ -86,7 +86,7 @@ class RandomTransformerXL(ModelFiles):
         return shapes
 
 
-def write_transformer_xl(folder: Path, size: Size = PUBLISHED) -> list[str]:
+def write_transformer_xl(folder: Path, size: TransformerSize = PUBLISHED) -> list[str]:
     from safetensors.torch import save_file
 
     model = RandomTransformerXL(size)

@@ -66,7 +66,7 @@ RANDOM: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
 NAMES = (*PUBLISHED, *(name for name in AGENTS.places if name not in ("CNN", "LSTM")))
 
 
-class Measured(NamedTuple):
+class TrainingSpeed(NamedTuple):
     agent: str
     rate: float  # steps per second, updates included
     steady: float | None  # the same after the warm-up; None for a shorter run
@@ -117,7 +117,7 @@ def with_rivals(names: Sequence[str]) -> list[str]:
 
 def report_runs(
     names: Sequence[str], settings: Sequence[str], warm_up: int, shares: bool
-) -> list[Measured]:
+) -> list[TrainingSpeed]:
     table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f", GPU_MB=">9,.0f")
     runs = []
     for name in names:
@@ -129,7 +129,7 @@ def report_runs(
     return runs
 
 
-def report_shares(runs: Sequence[Measured]) -> None:
+def report_shares(runs: Sequence[TrainingSpeed]) -> None:
     profiles = {run.agent: run.shares for run in runs if run.shares}
     if not profiles:
         return
@@ -145,7 +145,7 @@ def measured(
     warm_up: int,
     shares: bool = False,
     seconds: float | None = None,
-) -> Measured:
+) -> TrainingSpeed:
     """Train an agent or a rival in a process of its own, its files being written by another.
 
     Raises:
@@ -160,7 +160,7 @@ def measured(
         return in_own_process(trained, name, given, warm_up, shares, seconds=seconds)
 
 
-def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool) -> Measured:
+def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool) -> TrainingSpeed:
     with tempfile.TemporaryDirectory() as folder, opened_run(settings) as run:
         assert isinstance(run.learner, PPO), "agents are measured with the default algorithm"
         clock = Clock()
@@ -173,7 +173,7 @@ def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool
             run.train(Path(folder))
         found = clock.shares() if shares else {}
     rates = run.env_steps / run.seconds, rate_after(moments, warm_up)
-    return Measured(name, *rates, peak_megabytes(), peak_gpu_megabytes(), found)
+    return TrainingSpeed(name, *rates, peak_megabytes(), peak_gpu_megabytes(), found)
 
 
 def moments_of(run: Run) -> list[tuple[float, float]]:
@@ -206,7 +206,7 @@ def rate_after(moments: Sequence[tuple[float, float]], warm_up: int) -> float | 
     return float(steps / seconds)
 
 
-def trained_rival(name: str, settings: Sequence[str], warm_up: int, _shares: bool) -> Measured:
+def trained_rival(name: str, settings: Sequence[str], warm_up: int, _shares: bool) -> TrainingSpeed:
     if importlib.util.find_spec("sb3_contrib") is None:
         raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
     from benchmarks.rivals import rival
@@ -223,7 +223,7 @@ def trained_rival(name: str, settings: Sequence[str], warm_up: int, _shares: boo
 
     model.learn(config.n_steps, callback=note)
     rates = model.num_timesteps / (time.perf_counter() - begun), rate_after(moments, warm_up)
-    return Measured(name, *rates, peak_megabytes(), peak_gpu_megabytes(), {})
+    return TrainingSpeed(name, *rates, peak_megabytes(), peak_gpu_megabytes(), {})
 
 
 class Memoryless(MemoryAgent):

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measuring import Pair, Work
-from benchmarks.random_models import TINY, Size, write_transformer_xl
+from benchmarks.random_models import TINY, TransformerSize, write_transformer_xl
 from benchmarks.training import opened_run
 from envs import make_vector_env
 from models.agent import SequenceBatch
@@ -43,7 +43,7 @@ from trainers.settings import NStepDqnSettings
 from utils.given_settings import load_config
 from utils.seeding import seed_everything
 
-WIDE = Size(n_layer=1)
+WIDE = TransformerSize(n_layer=1)
 N_ENVS = 16
 ROLLOUTS_BEFORE = 2  # so that episodes no longer begin together
 ROWS = ("context", "actions", "log_probs", "values", "advantages", "returns")  # of a rollout
@@ -80,7 +80,7 @@ def ppo(quick: bool) -> Iterator[Pair]:
         )
 
 
-def full_ppo(size: Size, n_steps: int, all_differ: bool) -> tuple[PPO, Any, Tensor]:
+def full_ppo(size: TransformerSize, n_steps: int, all_differ: bool) -> tuple[PPO, Any, Tensor]:
     settings = [f"n_rollout_steps={n_steps}", f"n_envs={N_ENVS}", "mem_len=16", "device=cpu"]
     with tempfile.TemporaryDirectory() as folder:
         settings += write_transformer_xl(Path(folder), size)
@@ -101,7 +101,7 @@ def full_ppo(size: Size, n_steps: int, all_differ: bool) -> tuple[PPO, Any, Tens
     return learner, rollout, torch.stack(orders)
 
 
-def our_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
+def our_ppo(size: TransformerSize, n_steps: int, all_differ: bool) -> Iterator[Work]:
     first, rollout, orders = full_ppo(size, n_steps, all_differ)
     before = copy.deepcopy(first.agent.state_dict())
 
@@ -116,7 +116,7 @@ def our_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
         yield partial(update, learner)
 
 
-def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
+def plain_ppo(size: TransformerSize, n_steps: int, all_differ: bool) -> Iterator[Work]:
     learner, rollout, orders = full_ppo(size, n_steps, all_differ)
     agent: Any = learner.agent
     config, rows = learner.config, {name: getattr(rollout, name) for name in ROWS}

@@ -128,7 +128,7 @@ class AnyGymnasium(Suite):
         return as_asked(gymnasium_maker(config, **drawn), config)
 
 
-class Told(NamedTuple):
+class InfoContents(NamedTuple):
     """What an environment tells in its `info`, at every step.
 
     Attributes:
@@ -246,7 +246,7 @@ def _import(module_name: str, name: str) -> None:
         raise failure(name, error) from error
 
 
-def check_first_steps(make_one: MakeOne, name: str) -> Told:
+def check_first_steps(make_one: MakeOne, name: str) -> InfoContents:
     """Play an environment at random for a moment and check what it shows and pays.
 
     Raises:
@@ -261,7 +261,7 @@ def check_first_steps(make_one: MakeOne, name: str) -> Told:
         has_mask = converted.tells_mask
         converted = Converted(env, has_mask) if has_mask else converted
         _play(converted, name)
-    return Told(has_mask, converted.has_success)
+    return InfoContents(has_mask, converted.has_success)
 
 
 def checked_vector(env: Any, name: str, options: Options = None) -> ConvertedVector:
@@ -280,11 +280,11 @@ def checked_vector(env: Any, name: str, options: Options = None) -> ConvertedVec
             _play(converted, name)
             if isinstance(env.unwrapped, AsyncVectorEnv):
                 with closing(env.unwrapped.env_fns[0]()) as one:
-                    _play(Converted(Watched(one)), name)
+                    _play(Converted(UnchangedCheck(one)), name)
     return converted
 
 
-class Watched(gymnasium.Wrapper):
+class UnchangedCheck(gymnasium.Wrapper):
     """A single environment; UserError where it changes an observation that it has returned.
 
     A process of Gymnasium's begins the next episode before it sends the last observation.

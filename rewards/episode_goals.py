@@ -77,7 +77,7 @@ class GoalReward(NamedTuple):
 NOTHING = GoalReward()
 
 
-class Episode(ABC):
+class EpisodeGoals(ABC):
     goals: Collection[str] = ()
     has_success = False
 
@@ -107,7 +107,7 @@ class Episode(ABC):
         """Load a saved state."""
 
 
-class Task(Episode):
+class SingleTask(EpisodeGoals):
     """A single task in the course of one episode; suggestions are ignored.
 
     `kind` is the shown and paid part: the "task" alone; the "subgoals", one after the other; or all
@@ -285,7 +285,7 @@ class RewardRule(NamedTuple):
     quality: Quality | None = None
 
 
-class SuggestedGoals(Episode):
+class SuggestedGoals(EpisodeGoals):
     """Goals suggested for each situation, reached by the similarity of words.
 
         s_g = similarity(phrase, g),    reward = max_g s_g if that is above the threshold, else 0
@@ -354,7 +354,7 @@ class SuggestedGoals(Episode):
         self.goals = dict(state["goals"])
 
 
-class Tidying(Episode):
+class Tidying(EpisodeGoals):
     """The goals in one household, and the payment for tidying it up.
 
     The rewards of Du et al. (2023, section 4.2) depend on suggestions alone, not on where things

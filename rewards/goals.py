@@ -20,13 +20,13 @@ from gymnasium.vector.utils import batch_space
 from rewards.episode_goals import (
     ONLY_BY_SUBGOALS,
     SYNONYMS,
-    Episode,
+    EpisodeGoals,
     Quality,
     RewardRule,
     Similarity,
+    SingleTask,
     StepOutcome,
     SuggestedGoals,
-    Task,
     Tidying,
     actions_of,
 )
@@ -123,7 +123,7 @@ def with_goals(env: Environments, config: Config) -> Environments:
     if task is not None:
         _check_described(env, "single_task", names)
         _check_task(task, names)
-        tasks = [Task(task, goals.single_task_goals) for _ in range(n_envs)]
+        tasks = [SingleTask(task, goals.single_task_goals) for _ in range(n_envs)]
         return GoalRewards(env, tasks, rules.Silent(), shows_goals)
     if name is None:
         return env
@@ -169,7 +169,7 @@ class GoalRewards(Wrapped):
     def __init__(
         self,
         env: Environments,
-        episodes: Sequence[Episode],
+        episodes: Sequence[EpisodeGoals],
         suggester: rules.Suggester,
         shows_goals: bool = False,
         payment: RewardRule | None = None,

@@ -27,7 +27,7 @@ from typing import Any
 from tqdm import tqdm
 
 from analysis.run_data import Progress, read_progress
-from sweeps.grid import Run
+from sweeps.grid import SweepRun
 from utils.errors import UserError, escape
 from utils.files import open_without_waiting
 from utils.run_folder import EXPERIMENTS, is_finished, write_json
@@ -73,7 +73,7 @@ class Job:
         is_cut: Whether it was asked to end early.
     """
 
-    run: Run
+    run: SweepRun
     state: State = State.WAITING
     n_attempts: int = 0
     note: str = ""

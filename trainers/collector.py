@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.agent import Memory
 from models.observations import AgentInput, Observations
-from trainers.evaluation import Episode
+from trainers.evaluation import FinishedEpisode
 from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks
 from utils.environments import Environments, Info, State
@@ -46,8 +46,10 @@ class Collector:
         self.ranks = ranks or Ranks()
         self.n_envs = env.num_envs * self.ranks.size  # of all ranks
         self.env_steps = self.n_episodes = 0
-        self.episodes: deque[Episode] = deque(maxlen=EPISODES_AVERAGED)
-        self._untold: list[Episode] = []  # not yet sent to the first rank, where this is another
+        self.episodes: deque[FinishedEpisode] = deque(maxlen=EPISODES_AVERAGED)
+        self._untold: list[
+            FinishedEpisode
+        ] = []  # not yet sent to the first rank, where this is another
         self.percept: AgentInput | None = None
         self._memory: Memory | None = None
         self._normalizer = learner.agent.reader.normalizer
@@ -109,7 +111,7 @@ class Collector:
             return
         untold: list[Any] = [tuple(episode) for episode in self._untold]
         for ended in self.ranks.gather(untold):
-            self._note([Episode.of(*each) for each in ended])
+            self._note([FinishedEpisode.of(*each) for each in ended])
         self._untold.clear()
 
     @property
@@ -170,7 +172,7 @@ class Collector:
         for saved in state["episodes"]:
             match saved:
                 case (float(), int(), None | bool()):
-                    self.episodes.append(Episode.of(*saved))
+                    self.episodes.append(FinishedEpisode.of(*saved))
                 case _:
                     raise ValueError("episodes: one has no return, length and success")
         self._check_counts()
@@ -230,13 +232,13 @@ class Collector:
     def _note_episodes(self, ended: np.ndarray, info: Info) -> None:
         if not ended.any():
             return
-        episodes = [Episode.ended(info["episode"], n) for n in np.flatnonzero(ended)]
+        episodes = [FinishedEpisode.ended(info["episode"], n) for n in np.flatnonzero(ended)]
         if self.ranks.first:
             self._note(episodes)
         else:
             self._untold += episodes
 
-    def _note(self, episodes: list[Episode]) -> None:
+    def _note(self, episodes: list[FinishedEpisode]) -> None:
         self.episodes.extend(episodes)
         self.n_episodes += len(episodes)
 

@@ -42,7 +42,7 @@ KINDS: dict[type, Any] = {str: str, bool: bool | np.bool_, float: int | float | 
 Narration = list[dict[str, Any]]
 
 
-class Episode(NamedTuple):
+class FinishedEpisode(NamedTuple):
     """One finished episode.
 
     Attributes:
@@ -56,13 +56,13 @@ class Episode(NamedTuple):
     success: bool | None = None
 
     @classmethod
-    def of(cls, episode_return: Any, length: Any, success: Any = None) -> "Episode":
+    def of(cls, episode_return: Any, length: Any, success: Any = None) -> "FinishedEpisode":
         """Convert values of other types; a success of NaN is one that is not known."""
         known = None if success is None or math.isnan(success) else bool(success)
         return cls(float(episode_return), int(length), known)
 
     @classmethod
-    def ended(cls, statistics: Mapping[str, np.ndarray], n: np.integer) -> "Episode":
+    def ended(cls, statistics: Mapping[str, np.ndarray], n: np.integer) -> "FinishedEpisode":
         return cls.of(
             *(statistics[name][n] for name in ("r", "l", "success") if name in statistics)
         )
@@ -80,7 +80,7 @@ class Recording(NamedTuple):
             the environment can be drawn, and `Agent.inspect`. Empty unless asked for.
     """
 
-    episode: Episode
+    episode: FinishedEpisode
     steps: dict[str, np.ndarray]
     details: dict[str, np.ndarray]
 
@@ -138,7 +138,9 @@ def evaluate(
             steps = running[n]
             arrays = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
             kept = {name: arrays.pop(name) for name in rows}
-            yield Recording(Episode.ended(info["episode"], n), kept | narrated(texts[n]), arrays)
+            yield Recording(
+                FinishedEpisode.ended(info["episode"], n), kept | narrated(texts[n]), arrays
+            )
             running[n], texts[n] = [], []
         missing -= ended & (missing > 0)
         if max(map(len, running)) >= LONGEST_PLAYED:

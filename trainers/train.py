@@ -64,7 +64,7 @@ RAGGED = {
 }
 
 
-class Showcase(Protocol):
+class MediaMaker(Protocol):
     def follow(self, transition: Transition) -> None: ...
 
     def media(self, is_last: bool) -> Media:
@@ -79,7 +79,7 @@ class Run:
         config: RunSettings,
         learner: Learner,
         collector: Collector,
-        showcase: Showcase | None = None,
+        showcase: MediaMaker | None = None,
         evaluation: GreedyEvaluation | None = None,
         callbacks: Callbacks | None = None,
     ) -> None:
