@@ -59,7 +59,7 @@ from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.seeding import N_HELD_OUT, evaluation_seed, seed_everything, streams_kept
-from utils.settings import NOTHING, Config, shown
+from utils.settings import NOTHING, Config, as_json
 from utils.user_modules import give_back_programs
 
 give_back_programs()
@@ -105,7 +105,7 @@ def train(
     """
     if not isinstance(settings, Mapping):
         raise UserError(
-            f"settings: {shown(str(settings))} is no dictionary. Write one, such as "
+            f"settings: {as_json(str(settings))} is no dictionary. Write one, such as "
             "{'model': 'LSTM'}; of a file: json.loads(Path(FILE).read_text())"
         )
     values = dict(settings)
@@ -241,7 +241,7 @@ def evaluate(
         if not isinstance(each, int | np.integer) or not 0 <= each < N_HELD_OUT
     ]
     if wrong or not numbers:
-        told = f"{shown(wrong[0])} is no seed" if wrong else "there is none"
+        told = f"{as_json(wrong[0])} is no seed" if wrong else "there is none"
         raise UserError(
             f"seeds: {told}. Give whole numbers from 0 to {N_HELD_OUT - 1}, such as range(100)"
         )

@@ -17,7 +17,7 @@ from analysis.statistics import Estimate, estimate
 from utils.errors import UserError, escape
 from utils.loggers import FILE
 from utils.run_folder import SETTINGS
-from utils.settings import shown
+from utils.settings import as_json
 from utils.user_modules import is_named
 
 if TYPE_CHECKING:
@@ -210,7 +210,8 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[run_data.RunRecord]
     place, environment = escape(str(folder)), settings.get("env")
     if environment not in TASKS:
         raise UserError(
-            f"{place}: env is {shown(environment)}, and lengths are compared in {', '.join(TASKS)}"
+            f"{place}: env is {as_json(environment)}, and lengths are compared in "
+            f"{', '.join(TASKS)}"
         )
     run_data.checked_settings(settings, str(folder / SETTINGS), n_steps=int, length=int)
     wanted = settings["n_steps"]

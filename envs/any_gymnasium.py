@@ -51,7 +51,7 @@ from envs.spaces import (
 )
 from envs.vector import twin_if_asked
 from utils.environments import Suite
-from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
+from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, error_text
 from utils.seeding import streams_kept
 from utils.user_modules import advice, import_module, is_environment_package, search
 
@@ -420,7 +420,7 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
             env.reset(seed=0)
             picture = np.asarray(env.render())
     except Exception as error:  # whatever its author did
-        return told(error)
+        return error_text(error)
     if picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3:
         return None
     return f"it draws {picture.dtype} {list(picture.shape)}, not uint8 [H, W, 3]"
@@ -441,7 +441,7 @@ def _make_mujoco_drawable() -> None:
 
 
 def failure(name: str, error: BaseException) -> UserError:
-    line = told(error)
+    line = error_text(error)
     hints = (
         hint for words, hint in HINTS.items() if isinstance(error, TypeError) and words in line
     )

@@ -34,7 +34,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from envs.notices import name_of
 from utils.environments import Environments
-from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
+from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, error_text
 from utils.seeding import episode_seed, seed_everything
 from utils.user_modules import refuse_unguarded_script
 
@@ -75,7 +75,7 @@ def as_fault(error: BaseException, before: str, after: str) -> BaseException:
         return EnvFault(f"{before}{error}{after}")
     if is_machines or isinstance(error, UserError | RunError):
         return error
-    return EnvFault(f"{before}{told(error)}{after}")
+    return EnvFault(f"{before}{error_text(error)}{after}")
 
 
 class SeededEnv(gymnasium.Wrapper):

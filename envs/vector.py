@@ -33,7 +33,7 @@ from envs.episodes import (
     episode_seed,
 )
 from envs.settings import FULL, TwinSettings
-from envs.spaces import shown
+from envs.spaces import brief
 from utils.environments import Environments, Info, State, Wrapped
 from utils.errors import ENDINGS, UserError
 
@@ -303,7 +303,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             bounds = space.low, space.high
         is_inside = (actions >= bounds[0]) & (actions <= bounds[1])
         if actions.shape[2:] != (space.shape or ()) or not is_inside.all():
-            raise ValueError(f"the state holds actions that are not of {shown(space)}")
+            raise ValueError(f"the state holds actions that are not of {brief(space)}")
 
     def _told(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Let the environments work; raise EnvFault if one raises something or ends the program."""
@@ -367,7 +367,7 @@ def _number(cue: Any) -> int:
         return NOT_SHOWN
     if not isinstance(cue, Integral) or not NOT_SHOWN <= int(cue) < 2**63:
         raise UserError(
-            f"env: its cue is {shown(cue)}. Tell a number from 0 on, or None while it shows "
+            f"env: its cue is {brief(cue)}. Tell a number from 0 on, or None while it shows "
             "nothing that is to be remembered"
         )
     return int(cue)

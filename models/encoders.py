@@ -301,7 +301,7 @@ class NoEncoder(Encoder):
         return {}
 
     def learn(self, observations: ObservationBatch) -> Tensor:
-        shown = observations.shown.any()
+        shown = observations.selected.any()
         return torch.zeros(len(shown), 0, device=shown.device)
 
 

@@ -72,7 +72,7 @@ class ObservationBatch:
         return stored if self.rows is None else stored[self.rows]
 
     @property
-    def shown(self) -> Observations:
+    def selected(self) -> Observations:
         """[B, ...] of each kind"""
         return self.stored.map(self.picked)
 

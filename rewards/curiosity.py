@@ -258,7 +258,7 @@ class NovelD(RandomNetworkDistillation):
         if not self.config.noveld_first_visit:
             return rewards
         assert steps.is_first is not None, "PPO learns from whole rollouts"
-        kinds = [kind.cpu().numpy() for kind in steps.observations.shown.tensors().values()]
+        kinds = [kind.cpu().numpy() for kind in steps.observations.selected.tensors().values()]
         rows = (b"".join(each.tobytes() for each in row) for row in zip(*kinds, strict=True))
         hashes = [int.from_bytes(blake2b(row, digest_size=8).digest()) for row in rows]
         seen, reached = hashes[: len(rewards)], hashes[len(rewards) :]
@@ -561,7 +561,7 @@ class FeatureReader:
         return {kind: each for kind, each in kinds.items() if has_text or kind != TEXT}
 
     def _shown(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        shown, kinds = observations.shown, {}
+        shown, kinds = observations.selected, {}
         if shown.images is not None:
             kinds["images"] = to_float01(shown.images)
         if shown.vectors is not None:

@@ -85,7 +85,7 @@ class EpisodeGoals(ABC):
     def begin(self) -> None:
         """Begin another episode; the goals may stay until `look` sets others."""
 
-    def told(self, situation: TextState) -> TextState:
+    def with_history(self, situation: TextState) -> TextState:
         return situation
 
     def wanted(self, suggested: Sequence[str]) -> Collection[str]:
@@ -309,7 +309,7 @@ class SuggestedGoals(EpisodeGoals):
         self.done: set[str] = set()
         self.actions: deque[str] = deque(maxlen=LAST_ACTIONS)
 
-    def told(self, situation: TextState) -> TextState:
+    def with_history(self, situation: TextState) -> TextState:
         return situation._replace(actions=tuple(self.actions))
 
     def wanted(self, suggested: Sequence[str]) -> Collection[str]:
@@ -374,7 +374,7 @@ class Tidying(EpisodeGoals):
         self.picked_up: set[str] = set()
         self.achieved: list[str] = []
 
-    def told(self, situation: TextState) -> TextState:
+    def with_history(self, situation: TextState) -> TextState:
         return situation._replace(achieved=tuple(self.achieved))
 
     def reached(self, deed: StepOutcome) -> GoalReward:

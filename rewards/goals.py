@@ -275,7 +275,7 @@ class GoalRewards(Wrapped):
             # Goals of the final observation, for the value estimate of a cut episode.
             for row in rows:
                 episode = self.episodes[row]
-                told = episode.told(_situation(info, row, AFTERWARDS))
+                told = episode.with_history(_situation(info, row, AFTERWARDS))
                 (suggested,) = self.suggester.suggest([told])
                 shown = sentence(episode.goals if suggested is None else episode.wanted(suggested))
                 info["final_obs"][row] = _joined(info["final_obs"][row], shown)
@@ -286,7 +286,7 @@ class GoalRewards(Wrapped):
         self._begin(rows)
 
     def _shown(self, observations: Any, info: Info) -> Any:
-        told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
+        told = [each.with_history(_situation(info, row)) for row, each in enumerate(self.episodes)]
         # All environments at once: a language model reads their new scenes together.
         suggested = self.suggester.suggest(told)
         for episode, situation, goals in zip(self.episodes, told, suggested, strict=True):

@@ -37,12 +37,12 @@ from utils.given_settings import (
 from utils.settings import (
     Config,
     all_settings,
+    as_json,
     read_settings,
     settings_index,
     settings_of_env,
     settings_without_effect,
     shortened,
-    shown,
 )
 
 # The seeds of the published experiments (arXiv:2205.12258).
@@ -105,7 +105,9 @@ def _sources_of(file: Path) -> list[SettingsSource]:
         return [SettingsSource(name, None, given_by_file(file))]
     agents = shared.pop(SEVERAL)
     if not isinstance(agents, dict) or not agents:
-        raise UserError(f"{file}: {SEVERAL}: {shown(agents)} is no table of agents such as {FORM}")
+        raise UserError(
+            f"{file}: {SEVERAL}: {as_json(agents)} is no table of agents such as {FORM}"
+        )
     problems, sources = list[str](), list[SettingsSource]()
     given = [Override(str(file), *each) for each in shared.items()]
     for agent, own in agents.items():
@@ -113,7 +115,7 @@ def _sources_of(file: Path) -> list[SettingsSource]:
             line = f"{SEVERAL}: '{shortened(agent)}': use up to 40 letters, digits, + and -"
             problems.append(f"{file}: {line}")
         elif not isinstance(own, dict):
-            problems.append(f"{file}: {agent}: {shown(own)} is no table of settings")
+            problems.append(f"{file}: {agent}: {as_json(own)} is no table of settings")
         else:
             twice = [shortened(key) for key in own if key in shared]
             problems += [

@@ -413,7 +413,7 @@ def show(work: Jobs, seconds: Iterable[Sequence[Job]]) -> None:
             for job in jobs:
                 now = (job.state, job.n_attempts)
                 if now != said.get(job, (State.WAITING, 0)):
-                    tqdm.write(told(job))
+                    tqdm.write(status_line(job))
                     sys.stdout.flush()
                 said[job] = now
             bar.n = sum(job.progress.env_steps for job in jobs)
@@ -422,7 +422,7 @@ def show(work: Jobs, seconds: Iterable[Sequence[Job]]) -> None:
             bar.set_description(summary(jobs, work.n_to_come))
 
 
-def told(job: Job) -> str:
+def status_line(job: Job) -> str:
     progress, n_steps = job.progress, job.run.config.n_steps
     line = f"{job.state:8s}{job.run.folder}  {progress.env_steps:,} of {n_steps:,} steps"
     if progress.mean_return is not None:

@@ -37,7 +37,7 @@ from trainers.parts import LEARNERS
 from trainers.ranks import Ranks
 from trainers.settings import FinetuneSettings, RunSettings
 from utils.environments import Environments
-from utils.errors import ENDINGS, UserError, raise_all, told
+from utils.errors import ENDINGS, UserError, error_text, raise_all
 from utils.run_folder import check_run_id
 from utils.seeding import N_TOGETHER
 from utils.settings import Config
@@ -100,7 +100,7 @@ def _close(env: VectorEnv, name: str) -> None:
     except ENDINGS:
         raise
     except BaseException as error:  # whatever its author did: what was learned is saved
-        log.warning(f"env: '{name}' raised {told(error)} when it was closed")
+        log.warning(f"env: '{name}' raised {error_text(error)} when it was closed")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from utils.environments import State
-from utils.errors import ENDINGS, UserError, told
+from utils.errors import ENDINGS, UserError, error_text
 
 
 class Callback:
@@ -90,6 +90,6 @@ def _telling(callback: Callback) -> Iterator[None]:
         raise
     except Exception as error:  # whatever its author did
         raise UserError(
-            f"callbacks: {type(callback).__name__} raised {told(error)}. Mend it, then go on with "
-            "helm.resume"
+            f"callbacks: {type(callback).__name__} raised {error_text(error)}. Mend it, then "
+            "go on with helm.resume"
         ) from error

@@ -130,7 +130,7 @@ def evaluate(
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         ended = terminated | truncated
         percept = AgentInput.after(agent.read(observations), step.actions, rows["rewards"], ended)
-        after = told(info, AFTER, env.num_envs)
+        after = texts_in_info(info, AFTER, env.num_envs)
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
             texts[n].append(before[n] | after[n])
@@ -203,8 +203,8 @@ def info_before(info: Mapping[str, Any], n_envs: int) -> Narration:
 
     "caption" is the sentences of scene, inventory and status one after the other.
     """
-    rows = told(info, BEFORE, n_envs)
-    sentences = told(info, dict.fromkeys(SENTENCES, ""), n_envs)
+    rows = texts_in_info(info, BEFORE, n_envs)
+    sentences = texts_in_info(info, dict.fromkeys(SENTENCES, ""), n_envs)
     for row, parts in zip(rows, sentences, strict=True):
         if len(parts) == len(SENTENCES):
             row["caption"] = " ".join(filter(None, parts.values()))
@@ -228,7 +228,7 @@ def narrated(steps: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def told(info: Mapping[str, Any], nothings: Mapping[str, Any], n_envs: int) -> Narration:
+def texts_in_info(info: Mapping[str, Any], nothings: Mapping[str, Any], n_envs: int) -> Narration:
     """Return some texts of each of N environments in `info`, by name, unless of another type."""
     rows: Narration = [{} for _ in range(n_envs)]
     for name, nothing in nothings.items():

@@ -187,7 +187,7 @@ class PPO(Learner):
                     logged.append(self._learn(batch, now))
                 else:
                     # The coefficients are inputs, too: a graph would keep those it was recorded by.
-                    logged.append(self._step(batch.observations.shown, batch[1:], here))
+                    logged.append(self._step(batch.observations.selected, batch[1:], here))
             # The policy may already be too far from the one that acted. All ranks stop together.
             if config.target_kl is not None:
                 kl = torch.stack([row["train/approx_kl"] for row in logged[first:]]).mean().item()

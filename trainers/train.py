@@ -33,7 +33,7 @@ from utils.errors import (
     RunError,
     UserError,
     cli_command,
-    told,
+    error_text,
 )
 from utils.loggers import CHANGED, FILE, NOTHING, Media, MetricsWriter, are_as_saved
 from utils.run_folder import NO_FACTS, mark_finished, record_resume, resume_command, trusting
@@ -401,4 +401,6 @@ def guarded(
         if not own:
             raise
         names = ", ".join(f"{setting}: {name}" for setting, name in own.items())
-        raise UserError(f"{names} raised {told(error)}. {kept} class, then {go_on}") from error
+        raise UserError(
+            f"{names} raised {error_text(error)}. {kept} class, then {go_on}"
+        ) from error

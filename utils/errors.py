@@ -97,7 +97,7 @@ class Interrupted(Exception):
         self.signal = signal
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error's kind and message, and the last line of its author's.
 
     That is one outside of installed packages and of our own wrappers of environments, if any.

@@ -15,7 +15,7 @@ from torch import Tensor
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, gradient_lengths
 from models.memories.base import TrainedMemory
 from models.observations import AgentInput, ObservationBatch, Observations, VectorNormalizer
-from utils.errors import UserError, told
+from utils.errors import UserError, error_text
 
 N, HALF = 12, 6  # steps, and environments: as many, so that one begins anew at each step
 LONGEST_WINDOW = 64  # steps; episodes three times as long are tried
@@ -362,7 +362,7 @@ def examine(
                     parameter.add_(noise * torch.randn_like(parameter))
             return {check: check(subject) for check in checks}
         except Exception as error:  # the code is the user's
-            reason = error if isinstance(error, UserError) else f"it raised {told(error)}"
+            reason = error if isinstance(error, UserError) else f"it raised {error_text(error)}"
             raise UserError(f"model: {type(checked).__name__}: {reason}") from error
         finally:
             checked.load_state_dict(before)
