@@ -268,9 +268,9 @@ def learned_sequences(memory: Any, n_steps: int) -> float:
     """Return the seconds of the processor for 2,048 steps in sequences as long as this."""
     features = torch.randn(n_steps, 2048 // n_steps, memory.width, requires_grad=True)
     starts = torch.zeros(features.shape[:2], dtype=torch.bool)
-    context = memory.context(memory.initial(features.shape[1]), ~starts[0])
+    stored_state = memory.stored_state(memory.initial(features.shape[1]), ~starts[0])
     begun = time.process_time()
-    memory.unroll(features, starts, context).sum().backward()
+    memory.unroll(features, starts, stored_state).sum().backward()
     return time.process_time() - begun
 
 

@@ -46,7 +46,7 @@ from utils.seeding import seed_everything
 WIDE = TransformerSize(n_layer=1)
 N_ENVS = 16
 ROLLOUTS_BEFORE = 2  # so that episodes no longer begin together
-ROWS = ("context", "actions", "log_probs", "values", "advantages", "returns")  # of a rollout
+ROWS = ("stored_state", "actions", "log_probs", "values", "advantages", "returns")  # of a rollout
 TMAZE, MATCH, PENDULUM = "TMazePassive-v0", "VisualMatch-v0", "PendulumP-v0"
 # Widths of an embedded observation, an embedded action and the memory, as published.
 WIDTHS = {
@@ -129,7 +129,7 @@ def plain_ppo(size: TransformerSize, n_steps: int, all_differ: bool) -> Iterator
         for chosen in (part for order in orders for part in order.chunk(config.n_batches)):
             batch = {name: values[chosen] for name, values in samples.items()}
             queries = networks["query_encoder"].of_pixels(batch["images"])
-            features = torch.cat((batch["context"], queries), dim=-1)
+            features = torch.cat((batch["stored_state"], queries), dim=-1)
             found = networks["heads"].evaluate(features, batch["actions"])
             weights = batch["advantages"]
             weights = (weights - weights.mean()) / (weights.std() + 1e-8)

@@ -33,20 +33,20 @@ def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
     sequences = rollout.sequences
     assert sequences.firsts.tolist() == [0, 2, 4, 8, 11]
     assert sequences.lengths.tolist() == [2, 2, 4, 3, 1]
-    assert sequences.before.tolist() == [0] * 5
+    assert sequences.context_len.tolist() == [0] * 5
 
 
 def test_transitions_lead_to_what_followed_and_to_its_context():
     rollout = numbered_rollout(n_steps=3, n_envs=2, keeps_following=True)
     rollout.continues[0, 1] = 0.0
-    rollout.contexts_at_ends[0, 1] = rollout.contexts_at_ends[2] = -1
+    rollout.stored_states_at_ends[0, 1] = rollout.stored_states_at_ends[2] = -1
     steps = rollout.transitions()
     before = [0, 3, 1, 4, 2, 5]  # by step, then environment
     seen = steps.observations.images[:, 0, 0, 0].tolist()
     assert seen == before + [100 + number for number in before]
     assert steps.actions.tolist() == before
-    # Where the episode goes on within the rollout the next step has the context.
-    assert steps.context[:, 0].tolist() == [*before, 1, -1, 2, 5, -1, -1]
+    # Where the episode goes on within the rollout the next step has the stored state.
+    assert steps.stored_state[:, 0].tolist() == [*before, 1, -1, 2, 5, -1, -1]
 
 
 def test_a_sequence_shows_the_steps_of_its_episode_before_the_rollout():
@@ -55,14 +55,14 @@ def test_a_sequence_shows_the_steps_of_its_episode_before_the_rollout():
     second.is_first[0, 2] = True
     second.is_first[2, 1] = True
     second.past = first.past_of_next(n_context=4)
-    assert second.sequences.before.tolist() == [3, 4, 0, 0]
+    assert second.sequences.context_len.tolist() == [3, 4, 0, 0]
     assert second.past_of_next(n_context=6).context_len().tolist() == [6, 2, 4]
     batch = second.sequence_batch(torch.tensor([0, 2, 3]))
     seen = [1, 2, 3, 0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
     assert batch.observations.images[:, 0, 0, 0].tolist() == seen
-    assert batch.context[:, 0].tolist() == seen
+    assert batch.stored_state[:, 0].tolist() == seen
     assert batch.actions.tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
-    assert (batch.lengths.tolist(), batch.before.tolist()) == ([4, 2, 4], [3, 0, 0])
+    assert (batch.lengths.tolist(), batch.context_len.tolist()) == ([4, 2, 4], [3, 0, 0])
 
 
 def test_a_rollout_that_no_memory_holds_is_refused(monkeypatch):

@@ -47,9 +47,8 @@ class Collector:
         self.n_envs = env.num_envs * self.ranks.size  # of all ranks
         self.env_steps = self.n_episodes = 0
         self.episodes: deque[FinishedEpisode] = deque(maxlen=EPISODES_AVERAGED)
-        self._untold: list[
-            FinishedEpisode
-        ] = []  # not yet sent to the first rank, where this is another
+        # Not yet sent to the first rank, where this is another.
+        self._untold: list[FinishedEpisode] = []
         self.percept: AgentInput | None = None
         self._memory: Memory | None = None
         self._normalizer = learner.agent.reader.normalizer

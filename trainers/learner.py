@@ -17,6 +17,10 @@ from utils.cuda_graphs import Recordable
 from utils.environments import State
 from utils.settings import Part
 
+# What a step's tensors are called in checkpoints and replay files. Files of earlier runs go on, so
+# these keep their old names.
+IS_FIRST, STORED_STATE = "starts", "context"
+
 
 class Transition(NamedTuple):
     """One step of N environments.
@@ -186,11 +190,11 @@ class Reward(Protocol):
 
     Attributes:
         metrics: The names of its metrics.
-        reads_context: Whether it reads `Transitions.context`, which is then a frozen memory's.
+        reads_stored_state: Whether it reads `Transitions.stored_state`, then a frozen memory's.
     """
 
     metrics: tuple[str, ...]
-    reads_context: bool
+    reads_stored_state: bool
 
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the rewards of B steps [B] and the metrics, having learned from them."""

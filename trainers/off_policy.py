@@ -178,7 +178,7 @@ class OffPolicyLearner(Learner):
         was_warming_up = self.is_warming_up
         rewards = transition.rewards.float()
         self.running.add(
-            step_tensors(percept, step.context, step.actions, rewards, transition.terminated)
+            step_tensors(percept, step.stored_state, step.actions, rewards, transition.terminated)
         )
         self._n_unpaid += n_envs
         if was_warming_up:
@@ -288,16 +288,18 @@ class OffPolicyLearner(Learner):
         self.load_counts(state["counts"])
         self._load_update(state["update"])
         forgotten = self.agent.initial_memory(percept.n_envs)
-        context = self.agent.act(percept, forgotten, deterministic=True, advance=False).context
+        stored_state = self.agent.act(
+            percept, forgotten, deterministic=True, advance=False
+        ).stored_state
         if state["replay"] is not None:
-            self._load_replay(state["replay"], example_episode(percept, context))
+            self._load_replay(state["replay"], example_episode(percept, stored_state))
         self.running.begin(percept.n_envs)
         if memory is None:
             self._is_stale = False
         elif state["running"] is not None:
-            nothing = torch.zeros(percept.n_envs, device=context.device)
+            nothing = torch.zeros(percept.n_envs, device=stored_state.device)
             actions = torch.zeros_like(percept.last_actions)
-            like = step_tensors(percept, context, actions, nothing, nothing.bool())
+            like = step_tensors(percept, stored_state, actions, nothing, nothing.bool())
             self.running.load_state_dict(state["running"], like)
 
     def counts(self) -> dict[str, int]:
@@ -350,7 +352,7 @@ class OffPolicyLearner(Learner):
         rewards, logged = self.reward(
             Transitions(
                 sequences.observations.select(both),
-                sequences.context.flatten(0, 1)[both],
+                sequences.stored_state.flatten(0, 1)[both],
                 sequences.actions.flatten(0, 1)[counted],
                 paid[counted],
             )
@@ -399,16 +401,16 @@ class OffPolicyLearner(Learner):
 
     def _store(self, ended: list[int], transition: Transition) -> None:
         following = transition.following
-        context = transition.step.context
-        # After a time limit the target bootstraps from the last observation: it needs a context. A
-        # memory that is given steps again reads the first one's alone.
-        reads_last = context.numel() and not self.agent.n_context
+        stored_state = transition.step.stored_state
+        # After a time limit the target bootstraps from the last observation, whose stored state is
+        # needed, then. A memory that is given steps again reads the first step's alone.
+        reads_last = stored_state.numel() and not self.agent.n_context
         if reads_last and not transition.terminated[ended].all():
             ahead = self.agent.act(following, transition.memory, deterministic=True, advance=False)
-            context = ahead.context
+            stored_state = ahead.stored_state
         goes_on = (~transition.ended).tolist()
         for env in ended:
-            episode = self.running.take(env, following.observations, context, goes_on[env])
+            episode = self.running.take(env, following.observations, stored_state, goes_on[env])
             if self.replay is None:
                 many = max(LEAST_CAPACITY, EPISODES_KEPT * episode.length * (not goes_on[env]))
                 capacity = self.config.replay_capacity or many

@@ -116,7 +116,7 @@ class PPO(Learner):
             self.rollout = Rollout(
                 self.config.n_rollout_steps,
                 transition.percept.observations,
-                transition.step.context,
+                transition.step.stored_state,
                 self.past,
                 keeps_following=self.reward is not None,
                 action_shape=self.agent.reader.action_shape,
@@ -130,10 +130,10 @@ class PPO(Learner):
             # The value stands for the rest of the episode.
             values, _ = self._ahead(following, transition.memory)
             rollout.beyond[t] = self.config.gamma * values * cut_off
-        reads_context = self.reward is not None and self.reward.reads_context
-        if reads_context and (rollout.is_full or transition.ended.any()):
+        reads_stored_state = self.reward is not None and self.reward.reads_stored_state
+        if reads_stored_state and (rollout.is_full or transition.ended.any()):
             # Everywhere else the next step has it.
-            _, rollout.contexts_at_ends[t] = self._ahead(following, transition.memory)
+            _, rollout.stored_states_at_ends[t] = self._ahead(following, transition.memory)
         if rollout.is_full:
             rollout.bootstrap, _ = self._ahead(transition.after, transition.memory)
 
@@ -220,10 +220,10 @@ class PPO(Learner):
         return metrics
 
     def _ahead(self, percept: AgentInput, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Return the value [N] and the context [N, ...] of an input; the memory stays."""
+        """Return the value [N] and the stored state [N, ...] of an input; the memory stays."""
         step = self.agent.act(percept, memory, deterministic=True, advance=False)
         assert step.values is not None, "an agent that PPO trains has a critic"
-        return step.values, step.context
+        return step.values, step.stored_state
 
     def state_dict(self) -> dict[str, Any]:
         state = {
@@ -246,9 +246,11 @@ class PPO(Learner):
         if past is None or memory is None:
             return
         # `past` has another length in every run, so that one step of this run shows its shapes.
-        context = self.agent.act(percept, memory.copy()).context
+        stored_state = self.agent.act(percept, memory.copy()).stored_state
         check_steps(
-            past, ContextWindow(percept.observations, percept.is_first, context).tensors(), "past"
+            past,
+            ContextWindow(percept.observations, percept.is_first, stored_state).tensors(),
+            "past",
         )
         self.past, self._memory_is_stale = ContextWindow.of(past, self.agent.device), True
 

@@ -57,11 +57,11 @@ class Subject:
 
     def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Any]:
         """Return the output [N, D] of a step, and all that learning needs of it."""
-        context = self.module.context(state, is_first)
+        stored_state = self.module.stored_state(state, is_first)
         read = lambda *shown: self.module.step(shown[0], state, shown[1], advance)  # noqa: E731
         output = self._checked("step", read, x, is_first)
-        # The rollout copies a context after the step, which must not have changed it.
-        return output.clone(), context.clone()
+        # The rollout copies a stored state after the step, which must not have changed it.
+        return output.clone(), stored_state.clone()
 
     def learn(self, x: Tensor, is_first: Tensor, kept: list[Any]) -> Tensor:
         """Return the outputs of sequences, with gradients.  [T, N, D]"""
@@ -71,7 +71,7 @@ class Subject:
         self.module.refresh(x, is_first, kept[0], state)
 
     def stored(self, kept: Any) -> Tensor:
-        """Return the context among all that a step keeps.  [N, ...]"""
+        """Return the stored state among all that a step keeps.  [N, ...]"""
         return cast(Tensor, kept)
 
     def _checked(self, name: str, read: Callable[..., Any], x: Tensor, *more: Tensor) -> Tensor:
@@ -149,23 +149,23 @@ class AgentSubject(Subject):
         opens = is_first.clone()
         opens[0] = True
         lengths = opens.T.flatten().nonzero().squeeze(-1).diff(append=torch.tensor([x.numel()]))
-        actions, context, log_probs, values = (
+        actions, stored_state, log_probs, values = (
             torch.stack([step._asdict()[name] for step in kept], 1).flatten(0, 1)
-            for name in ("actions", "context", "log_probs", "values")
+            for name in ("actions", "stored_state", "log_probs", "values")
         )
         rows = ObservationBatch(self.seen, x.T.flatten())
-        batch = Batch(rows, actions, log_probs, values, values, values, context)
+        batch = Batch(rows, actions, log_probs, values, values, values, stored_state)
         if self.module.sequential:
-            batch = batch._replace(lengths=lengths, before=0 * lengths)
+            batch = batch._replace(lengths=lengths, context_len=0 * lengths)
         found = self.module.evaluate(batch)
         return torch.stack((found.log_probs, found.values), -1).view(*x.T.shape, 2).transpose(0, 1)
 
     def refresh(self, x: Tensor, is_first: Tensor, kept: list[Any], state: Memory) -> None:
-        contexts = torch.stack([step.context for step in kept])
-        self.module.refresh(self.seen.map(lambda kind: kind[x]), is_first, contexts, state)
+        stored_states = torch.stack([step.stored_state for step in kept])
+        self.module.refresh(self.seen.map(lambda kind: kind[x]), is_first, stored_states, state)
 
     def stored(self, kept: Any) -> Tensor:
-        return cast(Tensor, kept.context)
+        return cast(Tensor, kept.stored_state)
 
 
 def compared(*pairs: tuple[Tensor, Tensor], most: float = CLOSE) -> Finding:
@@ -176,7 +176,7 @@ def compared(*pairs: tuple[Tensor, Tensor], most: float = CLOSE) -> Finding:
 
 
 def acting_equals_learning(of: Subject) -> Finding:
-    """From some context on, `step` (`act`) and `unroll` (`evaluate`) return other numbers."""
+    """From some stored state on, `step` (`act`) and `unroll` (`evaluate`) return other numbers."""
     acted, kept = of.play(of.x, of.is_first, looks=True)
     # Where steps before a sequence must be read again, it begins with an episode.
     firsts = (0,) if of.module.n_context else (0, HALF, N - 1)
@@ -202,12 +202,12 @@ def a_reset_equals_a_fresh_start(of: Subject) -> Finding:
     return compared(*((each[t, env], fresh[t - env, env]) for each in found))
 
 
-def stored_contexts_stay_as_they_are(of: Subject) -> Finding:
-    """`step` changes in place what `context` returned, and that is stored after the step: bind a
+def stored_states_stay_as_they_are(of: Subject) -> Finding:
+    """`step` changes in place what `stored_state` returned, and that is kept after the step: bind a
     new tensor, as in `state.state = after`."""
     state, changed = of.initial(), 0
     of.module.eval()
-    # Where an episode begins, `context` returns zeros of its own: after the first step none does.
+    # Where an episode begins, `stored_state` returns zeros of its own, so none begins after step 1.
     for t, now in enumerate(of.x):
         begins = torch.full((N,), t == 0)
         looked, acted = (of.act(now, begins, state, advance)[1] for advance in (False, True))
@@ -320,7 +320,7 @@ Check = Callable[[Subject], Finding]
 CHECKS: tuple[Check, ...] = (
     acting_equals_learning,
     a_reset_equals_a_fresh_start,
-    stored_contexts_stay_as_they_are,
+    stored_states_stay_as_they_are,
     a_refreshed_state_goes_on_as_it_learns,
     no_environment_reads_its_neighbour,
     padding_and_order_do_not_matter,

@@ -253,7 +253,7 @@ class Gpt(TrainedMemory):
     @torch.no_grad()
     def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
         memory = cast(GptMemory, state)
-        kept, before = memory.past.current_ages(is_first), self.context(state, is_first)
+        kept, before = memory.past.current_ages(is_first), self.stored_state(state, is_first)
         # Keys and values are written into the free slot, which counts once it is advanced over.
         output, _ = self._attend(x, before, _windows(memory.past, kept))
         if advance:
@@ -261,19 +261,19 @@ class Gpt(TrainedMemory):
             memory.ages = before + 1
         return output
 
-    def context(self, state: Memory, is_first: Tensor) -> Tensor:
+    def stored_state(self, state: Memory, is_first: Tensor) -> Tensor:
         """Return the steps of the episode before the present one.  [N] int64"""
         return cast(GptMemory, state).ages.masked_fill(is_first, 0)
 
-    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
-        return self._read(x, _ages(is_first, context))[0]
+    def unroll(self, x: Tensor, is_first: Tensor, stored_state: Tensor) -> Tensor:
+        return self._read(x, _ages(is_first, stored_state))[0]
 
     @torch.no_grad()
-    def refresh(self, x: Tensor, is_first: Tensor, context: Tensor, state: Memory) -> None:
+    def refresh(self, x: Tensor, is_first: Tensor, stored_state: Tensor, state: Memory) -> None:
         n_steps = len(x)
         if not 0 < n_steps <= self.n_context:
             raise ValueError(f"a memory of {self.n_context} steps refreshed from {n_steps}")
-        ages = _ages(is_first, context)
+        ages = _ages(is_first, stored_state)
         _, attentions = self._read(x, ages)
         after, n_slots = ages[:, -1] + 1, self.mem_len + 1
         cast(GptMemory, state).load_state_dict(
@@ -291,7 +291,7 @@ class Gpt(TrainedMemory):
     def attention(self, x: Tensor, state: Memory, is_first: Tensor) -> Tensor:
         past = cast(GptMemory, state).past
         windows = past.windows(past.current_ages(is_first), self.mem_len, 1)
-        _, attentions = self._attend(x, self.context(state, is_first), windows)
+        _, attentions = self._attend(x, self.stored_state(state, is_first), windows)
         maps = torch.stack([attention.weights for attention in attentions])  # [L, H*N, 1, n]
         n_missing = self.mem_len + 1 - maps.shape[-1]
         by_env = maps.unflatten(1, (self.n_head, len(x))).transpose(1, 2)
@@ -329,15 +329,15 @@ class GTrXL(Gpt):
     has_bfloat16 = False  # its gates add up small changes
 
 
-def _ages(is_first: Tensor, context: Tensor) -> Tensor:
+def _ages(is_first: Tensor, stored_state: Tensor) -> Tensor:
     """Return the number of earlier steps of the episode before each step.  [B, T] int64
 
-    `is_first` are [T, B]; `context` [B] counts for the first step, where no episode begins there.
+    `is_first` are [T, B]; `stored_state` [B] is the first step's, used where no episode begins.
     """
-    steps = torch.arange(len(is_first), device=context.device)
+    steps = torch.arange(len(is_first), device=stored_state.device)
     if not is_first.is_cuda and not is_first.any():  # nothing has to be copied to the device
-        return steps + context[:, None]
-    begun = torch.where(is_first.to(context.device).T, steps, -context[:, None])  # [B, T]
+        return steps + stored_state[:, None]
+    begun = torch.where(is_first.to(stored_state.device).T, steps, -stored_state[:, None])  # [B, T]
     return steps - begun.cummax(dim=1).values
 
 

@@ -125,7 +125,7 @@ class GatedCell(Cell):
 class Scan(TrainedMemory):
     """Layers x + cell(norm(x)); features of another width are first mapped to the memory's.
 
-    State and context are the states of all layers, [N, L, *shape].
+    State and stored state are the states of all layers, [N, L, *shape].
     """
 
     cell_class: ClassVar[type[Cell]]
@@ -147,7 +147,9 @@ class Scan(TrainedMemory):
     @torch.no_grad()
     def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
         x, after = self.enter(x), []
-        layers = zip(self.norms, self.cells, self.context(state, is_first).unbind(1), strict=True)
+        layers = zip(
+            self.norms, self.cells, self.stored_state(state, is_first).unbind(1), strict=True
+        )
         for norm, cell, before in layers:
             read, now = cell.step(norm(x), before)
             x = x + read
@@ -156,12 +158,12 @@ class Scan(TrainedMemory):
             cast(TensorMemory, state).state = torch.stack(after, dim=1)
         return x
 
-    def context(self, state: Memory, is_first: Tensor) -> Tensor:
+    def stored_state(self, state: Memory, is_first: Tensor) -> Tensor:
         return cast(TensorMemory, state).before(is_first)
 
-    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, is_first: Tensor, stored_state: Tensor) -> Tensor:
         x, is_first = self.enter(x), is_first.to(x.device)
-        for norm, cell, before in zip(self.norms, self.cells, context.unbind(1), strict=True):
+        for norm, cell, before in zip(self.norms, self.cells, stored_state.unbind(1), strict=True):
             x = x + cell.unroll(norm(x), is_first, before)
         return x
 
