@@ -26,7 +26,7 @@ from utils.seeding import N_HELD_OUT, N_TOGETHER, evaluation_seed, seed_everythi
 from utils.settings import Config, installed, networks_of
 
 if TYPE_CHECKING:
-    from trainers.evaluation import Episode
+    pass
 
 # What brings PyTorch is imported where it is used: --help and a wrong option wait for nothing.
 
