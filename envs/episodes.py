@@ -58,6 +58,7 @@ Running = tuple[int, int, int, int, Options]
 def checksum(shown: Any, so_far: int = 0) -> int:
     if isinstance(shown, dict):
         shown = list(shown.items())
+    # An array of objects holds their addresses: what they are is in the parts.
     if isinstance(shown, list | tuple) or (isinstance(shown, np.ndarray) and shown.dtype == object):
         for part in shown:
             so_far = checksum(part, so_far)
@@ -99,9 +100,11 @@ class SeededEnv(gymnasium.Wrapper):
             self._episode += 1
         else:
             others = dict(options or {})
+            # The option is ours: an environment would refuse one that it does not know.
             self._seed, self._number = seed, others.pop(FIRST_ENV, 0) + self._row
             self._episode, options = 0, others
         chosen = {} if self._choose is None else self._choose(self._number)
+        # They belong to the episode: played again, it begins with them again.
         self._options = {**(options or {}), **chosen} or None
         return self._begin()
 
@@ -113,6 +116,7 @@ class SeededEnv(gymnasium.Wrapper):
             raise
         except BaseException as error:  # whatever its author did
             raise self._fault(error) from error
+        # Of rewards, too: an environment may look the same and pay otherwise.
         self._checksum = checksum((shown, reward), self._checksum)
         return shown, reward, terminated, truncated, info
 
@@ -134,6 +138,7 @@ class SeededEnv(gymnasium.Wrapper):
             _, _, terminated, truncated, _ = self.step(action)
             if terminated or truncated:
                 return False
+        # Saved while it was running, it looks and has paid as it did then.
         return self._checksum == saved
 
     def _begin(self) -> ResetResult:
@@ -152,6 +157,7 @@ class SeededEnv(gymnasium.Wrapper):
         return episode_seed(self._seed, self._number, self._episode)
 
     def _fault(self, error: BaseException) -> BaseException:
+        # With this seed the user can bring about the same fault alone.
         begun = f"reset(seed={self._episode_seed})"
         where = f", in step {self._n_steps:,} after {begun}" if self._n_steps else f", in {begun}"
         return as_fault(error, f"environment {self._number}: ", where)
@@ -221,6 +227,7 @@ class SingleEnvs(VectorWrapper, Environments):
 
     def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
         with self._streams.anew():
+            # All of them play, also behind one that comes out otherwise.
             return all(self._call("replay", running, actions))
 
     def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
@@ -236,6 +243,7 @@ def choose_episodes(env: VectorEnv, choose: ChooseOptions) -> None:
     inner = env
     while isinstance(inner, VectorWrapper) and not isinstance(inner, SingleEnvs):
         inner = inner.env
+    # In a process of its own an environment would ask a copy, whose state stays there.
     if not isinstance(inner, SingleEnvs) or not isinstance(inner.env, SyncVectorEnv):
         raise UserError(
             f"callbacks: before_episode chooses options of single Gymnasium environments in one "
@@ -263,14 +271,14 @@ def one_process_each(
 ) -> VectorEnv:
     """Return a vector environment in SAME_STEP mode with one process per environment.
 
-    The processes come from a fork server, as neither OpenGL nor PyTorch's threads survive a fork
-    of this one; it imports the heaviest modules once, for all. They end when this process does,
-    even if it is killed: each waits on a pipe that only this process holds the other end of. A
-    single environment stays in this process.
+    A single environment stays in this process. The others end with it, even if it is killed: each
+    waits on a pipe that only this process holds the other end of.
     """
     if len(make_envs) == 1:
         return SyncVectorEnv(make_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     refuse_unguarded_script()
+    # Neither OpenGL nor PyTorch's threads survive a fork of this process, so a server is forked,
+    # which imports the heaviest modules once for all.
     multiprocessing.get_context("forkserver").set_forkserver_preload(SHARED_MODULES)
     return ProcessVectorEnv(
         [functools.partial(_undisturbed, make_env) for make_env in make_envs],
@@ -292,13 +300,11 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         if not all(successes):  # Gymnasium's would print tracebacks
             self._state = AsyncState.DEFAULT
+            # The state above: else `close` would wait for answers that never come.
             raise self.error_queue.get()[2]
 
     def _watched(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Let the processes work; raise RunError if one of them has died.
-
-        Not a context manager: its generator crashes Python 3.12.1 later on, in garbage collection.
-        """
+        # No context manager: its generator crashes Python 3.12.1 later on, in garbage collection.
         try:
             return work(*arguments, **options)
         except EnvFault:
@@ -306,9 +312,11 @@ class ProcessVectorEnv(AsyncVectorEnv):
             raise
         except (EOFError, ConnectionError):
             for process in self.processes:
+                # A process that dies closes its pipe before its exit code is known.
                 process.join(SECONDS_TO_DIE)
             died = {n: p.exitcode for n, p in enumerate(self.processes) if not p.is_alive()}
             for process in self.processes:
+                # The others may be within a step, and nobody will read its result.
                 process.kill()
             self._state = AsyncState.DEFAULT  # none of them is waited for
             self.close(terminate=True)
@@ -317,10 +325,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
 
 def _undisturbed(make_env: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    """Open an environment; its process leaves signals to the one that trains.
-
-    A terminal sends Ctrl-C, and a cluster its warnings, to every process of a run.
-    """
+    # A terminal sends Ctrl-C, and a cluster its warnings, to every process of a run: signals are
+    # left to the one that trains.
     if multiprocessing.parent_process() is not None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)

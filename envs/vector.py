@@ -145,8 +145,10 @@ class NumpyVectorEnv(Environments):
         ended = terminated | truncated
         if ended.any():
             rows = np.flatnonzero(ended)
+            # Before anything begins anew: `put` writes over these observations.
             info = {"final_obs": final_observations(shown, rows), "_final_obs": ended}
             if self.has_success:
+                # Asked of the episode that ended: the next one begins below.
                 info |= {"success": self.succeeded() & ended, "_success": ended}
             self._begin_next(rows)
             put(shown, rows, self.observe(rows))
@@ -168,6 +170,7 @@ class NumpyVectorEnv(Environments):
         """
         lengths = np.array([len(taken) for taken in actions])
         n_steps = int(lengths.max())
+        # Until its episode begins, an environment takes action 0 in one that nobody sees.
         padded = np.stack([np.pad(taken, (n_steps - len(taken), 0)) for taken in actions])
         self._seed, self._first_env = running["seed"], running["first_env"]
         self.reset()
@@ -187,10 +190,12 @@ class NumpyVectorEnv(Environments):
     def _begin_next(self, rows: np.ndarray) -> None:
         self._episodes[rows] += 1
         for row in rows.tolist():
+            # A generator an episode: whatever was drawn before, it can be played alone.
             self._generators[row] = np.random.default_rng(self.seed_of(row))
             self.begin(row, self._generators[row])
 
     def _go_to(self, rows: np.ndarray, episodes: Sequence[int]) -> None:
+        # `_begin_next` counts up.
         self._episodes[rows] = np.asarray(episodes) - 1
 
 
@@ -218,7 +223,9 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         observations, rewards, terminated, truncated, info = self._told(super().step, actions)
         if "_episode" in info and (self.has_success or "success" in info):
             info["episode"]["success"] = self._success(info)
+        # A copy: the caller may write into its array.
         self._actions.append(np.array(actions))
+        # Now and then, since each time the queue is copied.
         if self._n_steps % STEPS_UNTIL_FORGOTTEN == 0:
             self._actions = deque(self._running_actions(), LONGEST_REPLAY)
         return observations, rewards, terminated, truncated, info
@@ -227,6 +234,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         """Return the running episodes, or nothing of them where they cannot be played again."""
         import torch  # not above: --help would wait for it
 
+        # Of a longer episode the first actions are gone from the queue.
         is_short = self.episode_lengths.max() <= len(self._actions)
         running = self.running() if is_short else None
         if running is None:
@@ -251,10 +259,12 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
         if not state["resumable"]:
             return False
         actions, lengths = state["actions"].numpy(), state["lengths"].numpy()
+        # No environment is given actions that its space does not have.
         self._check(actions, lengths)
         if state["returns"].shape != lengths.shape or not state["returns"].isfinite().all():
             raise ValueError("the state holds no returns of its environments")
         n_steps = len(actions)
+        # The queue ends with the present: an episode of L steps has the last L.
         taken = [actions[n_steps - length :, row] for row, length in enumerate(lengths)]
         is_same = self.replay(state["running"], taken)
         if state["own"]:

@@ -138,6 +138,7 @@ def build_learner(
     if reward is not None:
         n_actions = flatdim(env.single_action_space)
         curiosity = CURIOSITIES.find(reward).configured(config, agent, n_actions)
+        # Its statistics and networks learn from the steps of all ranks.
         if ranks.size > 1:
             curiosity.share(ranks)
     scaling = build_scaling(config.part(ScalingSettings), env.num_envs)

@@ -57,6 +57,7 @@ class Callbacks:
         ends = False
         for each in self._all:
             with _telling(each):
+                # A copy each: none changes what the next one gets.
                 ends |= bool(each.after_update(step, dict(metrics)))
         return ends
 
@@ -73,6 +74,7 @@ class Callbacks:
     def restore(self, state: State | None) -> list[str]:
         """Restore their states; return what differs from the run so far, in words."""
         before = [] if state is None else state["names"]
+        # States go by the order of the callbacks: with others they belong to nobody.
         if before != self.names:
             here, there = (", ".join(names) or "none" for names in (self.names, before))
             return [f"callbacks: {here} instead of {there}"]

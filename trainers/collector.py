@@ -56,6 +56,7 @@ class Collector:
 
     def begin(self, seed: int) -> None:
         rank = self.ranks.rank
+        # Numbers go over all ranks, so that no two environments play the same episodes.
         options = {"first_env": rank * self.env.num_envs} if rank else None
         observations, _ = self.env.reset(seed=seed, options=options)
         if self.scaling is not None:
@@ -70,12 +71,15 @@ class Collector:
         assert memory is not None, "begin() makes the memory"
         step = self.learner.act(percept, memory)
         if self._normalizer is not None:
+            # Counted when the weights change: until then all steps are normalised alike.
             self._uncounted.append(self._numbers_shown)
         observations, paid, terminated, truncated, info = self.env.step(step.actions.cpu().numpy())
         ended = terminated | truncated
         if self.scaling is not None:
+            # Before the learner sees the step, so that its reward counts for its own scaling.
             self.scaling.update(paid, ended)
         shown = self.learner.agent.read(observations)
+        # The agent is shown what was paid; scaled rewards are for learning alone.
         self.percept = AgentInput.after(shown, step.actions, paid, ended)
         transition = Transition(
             percept=percept,
@@ -101,6 +105,7 @@ class Collector:
     def count_observations(self) -> None:
         """Give the normaliser the moments of what all ranks have seen since the last time."""
         if self._normalizer is not None and self._uncounted:
+            # Joined before they are merged: the ranks' normalisers stay equal.
             own = Moments.of(torch.cat(self._uncounted))
             self._normalizer.merge(self.ranks.joined(own))
             self._uncounted.clear()
@@ -108,6 +113,7 @@ class Collector:
     def tell_first(self) -> None:
         if self.ranks.size == 1:
             return
+        # Plain tuples: what comes from another process is read without its classes.
         untold: list[Any] = [tuple(episode) for episode in self._untold]
         for ended in self.ranks.gather(untold):
             self._note([FinishedEpisode.of(*each) for each in ended])
@@ -140,6 +146,7 @@ class Collector:
         assert self.percept is not None, "episodes have begun"
         assert self._memory is not None, "episodes have begun"
         env = self.env.state_dict()
+        # One rank that cannot play its episodes again lets all begin new ones.
         resumable = not any(self.ranks.all_reduce_max(not env["resumable"]))
         state: State = {
             "env_steps": self.env_steps,
@@ -155,6 +162,7 @@ class Collector:
         if self.scaling is not None:
             state["scaling"] = self.scaling.state_dict()
         if self._normalizer is not None:
+            # Even empty it has the shape of the numbers, which a resumed run compares.
             rows = self._uncounted or [self._numbers_shown]
             state["uncounted"] = torch.stack(rows)[: len(self._uncounted)]
         return state
@@ -188,6 +196,7 @@ class Collector:
             self.begin(seed)
             assert self.percept is not None, "episodes have begun"
             return self.percept, None
+        # Here the episodes go on, and only with them the agent's memory.
         percept, device = state["percept"], self._device
         self._memory.load_state_dict(state["memory"])
         self.percept = AgentInput(
@@ -217,15 +226,18 @@ class Collector:
         assert self.percept is not None, "a step has been taken"
         if not ended.any():
             return self.percept
+        # Within an episode both inputs are one; where it ended only `final_obs` has the last.
         rows = self._to_device(ended)
         last = self.learner.agent.read(stacked(info["final_obs"][ended]))
 
         def with_last(kind: Tensor, final: Tensor) -> Tensor:
+            # The next input keeps the first observations of new episodes.
             kind = kind.clone()
             kind[rows] = final
             return kind
 
         shown = self.percept.observations.map(with_last, last)
+        # As if nothing had ended: so the last action and reward are in it.
         return AgentInput.after(shown, actions, paid, np.zeros_like(ended))
 
     def _note_episodes(self, ended: np.ndarray, info: Info) -> None:

@@ -101,8 +101,6 @@ def evaluate(
 ) -> Iterator[Recording]:
     """Yield n_episodes recordings, the first episodes of each environment in equal shares.
 
-    The first n_episodes to end would be the short ones.
-
     Raises:
         EnvFault: one of them does not end.
     """
@@ -111,6 +109,7 @@ def evaluate(
     percept = AgentInput.first(agent.read(observations), env.single_action_space.shape or ())
     running: list[list[dict[str, np.ndarray]]] = [[] for _ in range(env.num_envs)]
     texts: list[Narration] = [[] for _ in range(env.num_envs)]
+    # A number for each environment: the first to end of all would be the short ones.
     missing = np.full(env.num_envs, n_episodes // env.num_envs)
     missing[: n_episodes % env.num_envs] += 1
     while missing.any():
@@ -262,12 +261,15 @@ class GreedyEvaluation:
 
     def __call__(self, agent: Agent, env_steps: int) -> dict[str, float]:
         """Return the metrics after so many steps: NaN under every name where none is due."""
+        # Names without a value are NaN, since metrics.csv has one width.
         names = [f"eval/{name}_mean" for name in ("return", "length", "success")]
         n_due = env_steps // self.config.eval_steps
         if n_due == self.n_due:
             return dict.fromkeys(names, math.nan)
+        # A long update may pass several: one evaluation stands for all of them.
         self.n_due = n_due
         n_episodes = self.config.eval_episodes
+        # Held-out seeds are limited in number: after the last block comes the first again.
         n_blocks = max(N_EVALUATED // n_episodes, 1)
         seed = evaluation_seed((n_due - 1) % n_blocks * n_episodes)
         with preserve_rng_and_mode(agent):
@@ -283,6 +285,7 @@ class GreedyEvaluation:
 def preserve_rng_and_mode(agent: Agent) -> Iterator[None]:
     modes = {module: module.training for module in agent.modules()}
     with streams_kept():  # environments of this process may draw from NumPy's and Python's
+        # No dropout, and no statistics that learn from what is shown here.
         agent.eval()
         try:
             yield

@@ -29,6 +29,7 @@ def check_rollout_fits(
         n_bytes_here = torch.cuda.get_device_properties(device).total_memory
     else:
         n_bytes_here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # Images alone are counted: beside them all else is small.
     n_bytes = n_envs * n_steps * math.prod(image_shape or (0,))
     if n_bytes > n_bytes_here:
         size = "x".join(map(str, image_shape or ()))
@@ -55,6 +56,7 @@ class ContextWindow(NamedTuple):
     def context_len(self) -> Tensor:
         """Return the number of steps that belong to each environment's episode.  [N] int64"""
         n_steps = len(self.is_first)
+        # argmax finds the first of the largest: read backwards, where the last episode began.
         since_last = self.is_first.flip(0).int().argmax(0) + 1
         return torch.where(self.is_first.any(0), since_last, n_steps)
 
@@ -123,6 +125,7 @@ class Rollout:
         self.following: Observations | None = None
         if keeps_following:
             self.following = self.observations.map(torch.empty_like)
+            # Rows of other steps stay 0: theirs is the next step's stored state.
             self.stored_states_at_ends = stored_state.new_zeros((n_steps, *stored_state.shape))
         self.bootstrap = torch.zeros(n_envs, device=device)
         self.stored_state = stored_state.new_empty((n_steps, *stored_state.shape))
@@ -136,6 +139,7 @@ class Rollout:
     @cached_property
     def _batch_of_all(self) -> ObservationBatch:
         """All observations of a full rollout, step by step: past, own, following."""
+        # One batch for the update: minibatches select from it, and share what encoders find.
         seen = self.observations
         if self.past is not None:
             seen = seen.map(lambda kind, past: torch.cat((past, kind)), self.past.observations)
@@ -153,8 +157,10 @@ class Rollout:
     def past_of_next(self, n_context: int) -> ContextWindow:
         own = ContextWindow(self.observations, self.is_first, self.stored_state).tensors()
         if self.past is not None:
+            # A window may be longer than a rollout, and reach back into the one before.
             earlier = self.past.tensors()
             own = {name: torch.cat((earlier[name], kind)) for name, kind in own.items()}
+        # Copies: slices would keep the whole rollout in memory.
         last = {name: kind[-n_context:].clone() for name, kind in own.items()}
         return ContextWindow.of(last, self.stored_state.device)
 
@@ -185,6 +191,7 @@ class Rollout:
 
     def transitions(self) -> Transitions:
         rows = torch.arange(2 * self.n_samples, device=self.is_first.device)
+        # Its own steps stand behind the past's, the following ones behind its own.
         observations = self._batch_of_all.select(self.n_past * self.n_envs + rows)
         # A step's next stored state is that of the step after it, but where an episode ends.
         ends = self.continues == 0
@@ -196,6 +203,7 @@ class Rollout:
         return Transitions(observations, stored_state, actions, rewards, self.is_first)
 
     def estimate(self, gamma: float, gae_lambda: float) -> None:
+        # Apart until here: an intrinsic reward replaces the one and not the other.
         rewards = self.rewards + self.beyond
         self.advantages = generalized_advantages(
             rewards, self.values, self.bootstrap, self.continues, gamma, gae_lambda
@@ -206,6 +214,7 @@ class Rollout:
     def sequences(self) -> Segments:
         """The full rollout, cut at episode starts and at its own first steps."""
         opens = self.is_first.cpu().clone()
+        # An episode that goes on from the rollout before begins from its stored state.
         opens[0] = True
         firsts = opens.T.flatten().nonzero().squeeze(-1)  # [N, T] read environment by environment
         ends = torch.cat((firsts[1:], firsts.new_tensor([self.n_samples])))
@@ -213,12 +222,14 @@ class Rollout:
         if self.past is not None:
             n, t = firsts // self.n_steps, firsts % self.n_steps
             not_done = (t == 0) & ~self.is_first[0].cpu()[n]
+            # Within the rollout sequences begin with their episodes: nothing stands before them.
             context_len = self.past.context_len().cpu()[n] * not_done
         return Segments(firsts, ends - firsts, context_len)
 
     def sequence_batch(self, chosen: Tensor) -> Batch:
         """Return a batch of whole sequences, numbers [S] on the CPU."""
         firsts, lengths, context_len = (each[chosen] for each in self.sequences)
+        # On the CPU: lengths make shapes, for which the host would wait.
         batch = self.batch(_ranges(firsts, lengths).to(self.is_first.device))
         if self.past is not None:
             batch = self._with_past(batch, firsts, context_len, lengths)
@@ -231,6 +242,7 @@ class Rollout:
         assert self.past is not None, "asked for where there is one"
         n, t = firsts // self.n_steps, firsts % self.n_steps - context_len  # below 0 in the past
         seen = context_len + lengths
+        # `_batch_of_all` goes step by step, the past first: row = (n_past + t) * N + n.
         rows = self.n_past + _ranges(t, seen)
         rows = (rows * self.n_envs + n.repeat_interleave(seen)).to(self.is_first.device)
         stored_state = torch.cat((self.past.stored_state, self.stored_state)).flatten(0, 1)

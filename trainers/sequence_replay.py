@@ -84,6 +84,7 @@ class CutOff:
         if max(lengths) < LONGEST_EPISODE:
             return []
         found = [n for n, steps in enumerate(lengths) if steps >= LONGEST_EPISODE]
+        # Where it ends with this step it is stored anyhow.
         found = [n for n in found if n not in ended]
         if found and not self._has_said:
             self._has_said = True
@@ -132,6 +133,7 @@ class Replay:
         self._write(_rows(episode, self.sequence_length))
 
     def sample(self, batch_size: int) -> SequenceBatch:
+        # Each start alike: of whole episodes one each, of shorter sequences more in a long one.
         start_rows = self.start_rows
         return self.sequences(start_rows[torch.randint(len(start_rows), (batch_size,))])
 
@@ -151,11 +153,13 @@ class Replay:
         remaining = rows["remaining"][start_rows]  # steps to the episode's end
         longest = int(remaining.max())
         n_steps = longest if self.sequence_length == WHOLE else self.sequence_length
+        # The rows of an episode may go on at the ring's beginning.
         at = (start_rows + torch.arange(n_steps + 1)[:, None]) % self.capacity  # [T+1, B]
         flat = at.flatten()
         kinds = {name: rows[name][flat] for name in Observations._fields if name in rows}
         actions = rows["actions"][at[:-1]]
         actions = actions if actions.is_floating_point() else actions.long()
+        # However a sequence was cut, networks know no step before its first.
         first = torch.zeros_like(at, dtype=torch.bool)
         first[0] = True
         others = (
@@ -172,6 +176,7 @@ class Replay:
 
     def load(self, parts: Iterable[tuple[int, dict[str, Tensor]]], n_written: int) -> None:
         for first, rows in parts:
+            # The oldest files are gone: the first that is left says where in the ring it stands.
             n_rows = min(len(rows["actions"]), self.capacity)
             check_like(rows, {n: row[:n_rows] for n, row in self.rows.items()}, "replay")
             self.n_written = first
@@ -236,11 +241,13 @@ class ReplayFiles:
         self._n_saved = 0  # rows written by the last state
 
     def save(self, replay: Replay) -> dict[str, Any]:
+        # A file stays as long as one of its rows is in the ring.
         oldest = replay.n_written - len(replay)
         ends = [*(_first_row(name) for name in self._files), self._n_saved][1:]
         files = {
             n: f for (n, f), end in zip(self._files.items(), ends, strict=True) if end > oldest
         }
+        # Rows that were overwritten since the last state are never written.
         begin = max(self._n_saved, oldest)
         if begin < replay.n_written:
             files |= self._write(replay, begin)
@@ -280,6 +287,7 @@ def _first_row(name: str) -> int:
 def example_episode(percept: AgentInput, stored_state: Tensor) -> EpisodeSteps:
     shown = percept.observations.map(lambda kind: kind[:1].cpu().expand(2, *kind.shape[1:]))
     zeros, actions = torch.zeros(1), torch.zeros_like(percept.last_actions[:1], device="cpu")
+    # Two rows, an episode of one step: enough for kinds, shapes and types.
     twice = stored_state[:1].cpu().expand(2, *stored_state.shape[1:])
     return EpisodeSteps(shown, twice, actions, zeros, zeros.bool())
 
@@ -294,6 +302,7 @@ def _rows(episode: EpisodeSteps, sequence_length: int) -> dict[str, Tensor]:
     return {
         **episode.observations.tensors(),
         STORED_STATE: episode.stored_state,
+        # Two bytes an action: a replay holds millions.
         "actions": actions if actions.is_floating_point() else actions.to(torch.int16),
         "rewards": _padded(episode.rewards),
         "terminated": _padded(episode.terminated),
@@ -303,10 +312,7 @@ def _rows(episode: EpisodeSteps, sequence_length: int) -> dict[str, Tensor]:
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return zeros that take memory from the machine only where they are written.
-
-    NumPy asks the system for zeros, PyTorch writes them.
-    """
+    # NumPy asks the system for zeros, which take memory where they are written; PyTorch writes all.
     return torch.from_numpy(np.zeros(shape, torch.empty(0, dtype=dtype).numpy().dtype))
 
 
@@ -353,6 +359,7 @@ class EpisodeBuffer:
 
         The observations after them, `last`, and their stored state are of every environment.
         """
+        # Steps of all environments lie together: an episode's are the last of them.
         steps = list(self._steps)[-self.lengths[env] :]
         own = {name: torch.stack([step[name][env] for step in steps]) for name in steps[0]}
 
@@ -378,6 +385,7 @@ class EpisodeBuffer:
         stacked = _stacked(steps)
         n_steps, device = len(steps), stacked[IS_FIRST].device
         ages = torch.tensor(self.ages, device=device)
+        # Steps before the episode are another's. Marked as beginnings, they reach no further.
         before = torch.arange(n_steps, device=device)[:, None] < n_steps - ages
         is_first = stacked[IS_FIRST] | before
         running = RecentSteps(is_first, stacked["last_actions"], (ages - n_steps).clamp(min=0))
