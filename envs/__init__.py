@@ -217,7 +217,7 @@ def given(env: EnvLike | None) -> Iterator[str | None]:
 
 
 def given_facts(name: str) -> dict[str, Any]:
-    """Return what tells a given environment from others of its name; nothing of a named one."""
+    """Return the facts of a given environment, by name; of a named one none."""
     return _facts.get(name, {})
 
 

@@ -129,7 +129,7 @@ class AnyGymnasium(Suite):
 
 
 class InfoContents(NamedTuple):
-    """What an environment tells in its `info`, at every step.
+    """The contents of an environment's `info`, at every step.
 
     Attributes:
         has_mask: A mask of actions that its observations have not.
@@ -141,7 +141,7 @@ class InfoContents(NamedTuple):
 
 
 def as_asked(make_one: MakeOne, config: ResetSettings) -> MakeOne:
-    """Return what makes an environment with the options of its resets, and its twin if asked."""
+    """Return a maker of an environment with options of its resets, or of its twin if asked."""
     return twin_if_asked(with_options(make_one, config.reset_options), config)
 
 
@@ -159,8 +159,8 @@ def vector_of(
 ) -> SingleEnvs:
     """Return a vector environment of single ones, converted to the spaces of agents.
 
-    Each may have a process of its own; the numbers are the same. `has_mask` and `has_success` say
-    what their `info` tells.
+    Each may have a process of its own; the numbers are the same. `has_mask` and `has_success` are
+    the contents of their `info`.
 
     Raises:
         UserError: agents do not know the spaces.
@@ -247,7 +247,7 @@ def _import(module_name: str, name: str) -> None:
 
 
 def check_first_steps(make_one: MakeOne, name: str) -> InfoContents:
-    """Play an environment at random for a moment and check what it shows and pays.
+    """Play an environment at random for a moment; check its observations and rewards.
 
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
@@ -311,7 +311,7 @@ class UnchangedCheck(gymnasium.Wrapper):
 
 
 def _play(env: Converted | ConvertedVector, name: str) -> None:
-    """Play at random for a moment, and the first steps once more."""
+    # At random for a moment, then the first steps again: seed and actions should decide all.
     env.action_space.seed(0)
     shown, _ = env.reset(seed=0)
     space = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space

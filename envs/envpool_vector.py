@@ -185,7 +185,7 @@ class EnvPoolVectorEnv(Environments):
         self._firsts, self._checksums = [0] * self.num_envs, [0] * self.num_envs
 
     def _begin_next(self, rows: np.ndarray) -> np.ndarray:
-        """Return what the next episodes of some environments show first."""
+        """Return the first observations of some environments' next episodes."""
         observations, _ = self._pool.reset(rows.astype(np.int32))
         shown = _shown(observations)  # answers come in the order of the rows
         for row, first in zip(rows.tolist(), shown, strict=True):
@@ -196,7 +196,7 @@ class EnvPoolVectorEnv(Environments):
     def _play(
         self, rows: np.ndarray, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return what some environments show after a step, rewards, and which have ended."""
+        """Return some environments' observations after a step, rewards, and which have ended."""
         observations, *outcome, _ = self._pool.step(np.asarray(actions), rows)
         shown = _shown(observations)
         for row, own in zip(rows.tolist(), shown, strict=True):

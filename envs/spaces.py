@@ -274,7 +274,7 @@ class ConvertedVector(Wrapped):
 
 
 class Inner(WithOptions):
-    """One of a given SyncVectorEnv: its next `reset` does not change what it has shown.
+    """One of a given SyncVectorEnv: its next `reset` does not change its last observation.
 
     Its numbers are checked before the arrays of the vector wrap them.
     """
@@ -514,7 +514,7 @@ def checker(space: spaces.Space, name: str) -> Callable[[Any, str], None]:
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    """Return whether all numbers are finite: their squares' sum is, mostly, and that is quicker."""
+    # The sum of squares is finite where all numbers are, mostly, and that is quicker.
     is_float = array.dtype.kind == "f"
     return not is_float or math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 

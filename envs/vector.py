@@ -72,8 +72,8 @@ class NumpyVectorEnv(Environments):
     A subclass has `begin` for one environment, `advance` and `observe` for all. Every episode draws
     from a generator of its own (envs/episodes.py). Observations are uint8 images of `image_shape`
     (C, H, W), or of another `observation_space`. Where `has_success` is true, an episode succeeds
-    or fails, and `succeeded` tells which. With `is_twin`, `observe` shows at every step what is to
-    be remembered, where a subclass has a twin.
+    or fails, and `succeeded` tells which. With `is_twin`, `observe` shows the cue at every step,
+    where a subclass has a twin.
     """
 
     is_twin = False
@@ -316,7 +316,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             raise ValueError(f"the state holds actions that are not of {brief(space)}")
 
     def _told(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Let the environments work; raise EnvFault if one raises something or ends the program."""
+        # Whatever an environment raises is its fault, even where it would end the program.
         try:
             return work(*arguments, **options)
         except ENDINGS:
@@ -327,7 +327,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
 
 
 class Twin(gymnasium.Wrapper):
-    """A single environment that shows at every step what is to be remembered, in the same space.
+    """A single environment that shows its cue at every step, in the same space.
 
     Its method `show_cue(observation)` returns an observation with that in it.
     """

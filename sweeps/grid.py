@@ -222,11 +222,11 @@ def check_runs(
     """Raise UserError with a line for all that would stop a run, and for an impossible picture."""
     # Settings are checked once for all seeds: a check may load weights.
     kinds = {run.config.replace(seed=0): None for run in runs}
-    raise_all(
-        *(partial(check, config) for config in kinds),
-        *(partial(_check_folder, run, trust) for run in runs),
-        *([] if picture is None else [partial(check_picture, picture)]),
-    )
+    checks: list[Callable[[], object]] = [partial(check, config) for config in kinds]
+    checks += [partial(_check_folder, run, trust) for run in runs]
+    if picture is not None:
+        checks.append(partial(check_picture, picture))
+    raise_all(*checks)
 
 
 def draw(runs: Sequence[SweepRun], picture: Path) -> None:

@@ -25,7 +25,7 @@ class Callback:
         return None
 
     def state_dict(self) -> State:
-        """Return what a resumed run needs: numbers, texts, tensors, lists, dictionaries."""
+        """Return a state for a resumed run: numbers, texts, tensors, lists, dictionaries."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
@@ -72,7 +72,7 @@ class Callbacks:
         return {"names": self.names, "states": [each.state_dict() for each in self._all]}
 
     def restore(self, state: State | None) -> list[str]:
-        """Restore their states; return what differs from the run so far, in words."""
+        """Restore their states; return the differences from the run so far, in words."""
         before = [] if state is None else state["names"]
         # States go by the order of the callbacks: with others they belong to nobody.
         if before != self.names:

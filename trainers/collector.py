@@ -103,7 +103,7 @@ class Collector:
         return self._normalizer is not None and not self._normalizer.count
 
     def count_observations(self) -> None:
-        """Give the normaliser the moments of what all ranks have seen since the last time."""
+        """Give the normaliser the moments of all ranks' observations since the last time."""
         if self._normalizer is not None and self._uncounted:
             # Joined before they are merged: the ranks' normalisers stay equal.
             own = Moments.of(torch.cat(self._uncounted))
@@ -201,7 +201,9 @@ class Collector:
         self._memory.load_state_dict(state["memory"])
         self.percept = AgentInput(
             Observations(**percept["observations"]).map(lambda kind: kind.to(device)),
-            *(percept[name].to(device) for name in AgentInput._fields[1:]),
+            percept["is_first"].to(device),
+            percept["last_actions"].to(device),
+            percept["last_rewards"].to(device),
         )
         return self.percept, self._memory
 

@@ -63,9 +63,8 @@ class FinishedEpisode(NamedTuple):
 
     @classmethod
     def ended(cls, statistics: Mapping[str, np.ndarray], n: np.integer) -> "FinishedEpisode":
-        return cls.of(
-            *(statistics[name][n] for name in ("r", "l", "success") if name in statistics)
-        )
+        success = statistics["success"][n] if "success" in statistics else None
+        return cls.of(statistics["r"][n], statistics["l"][n], success)
 
 
 class Recording(NamedTuple):

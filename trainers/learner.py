@@ -75,7 +75,7 @@ class Learner(Recordable, ABC):
         takes_reward: Whether it learns from `reward` where there is one.
         ranks: The processes that train together, each from its own steps.
         reward: An intrinsic reward in place of the environments'.
-        scaling: What divides the environments' rewards before anything is learned from them; its
+        scaling: Divides the environments' rewards before anything is learned from them; its
             statistics are the collector's to update.
         folder: The run's, set before the first step; replay is too large for a checkpoint.
     """
@@ -142,7 +142,7 @@ class Learner(Recordable, ABC):
         return False
 
     def notice(self, mean_length: float) -> None:
-        """Say once what does not fit to episodes of so many steps."""
+        """Say once where settings do not fit episodes of so many steps."""
         return
 
     def take_step(self) -> bool:

@@ -372,7 +372,6 @@ class OffPolicyLearner(Learner):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        """The metrics of a gradient step."""
         rewarded = () if self.reward is None else self.reward.metrics
         return *(f"train/{name}" for name in self.logged), *rewarded
 

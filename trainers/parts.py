@@ -64,12 +64,14 @@ def validate_config(config: Any) -> list[str]:
             "`reward` and set takes_reward = True there, or leave curiosity out"
         )
     with telling(config):
-        return [
+        problems = [
             *goals,
             *model_contradictions(config),
             *learner.validate_config(config, agent),
-            *(CURIOSITIES.find(curiosity).validate_config(config, agent) if curiosity else ()),
         ]
+        if curiosity:
+            problems += CURIOSITIES.find(curiosity).validate_config(config, agent)
+        return problems
 
 
 REGISTRIES = (LEARNERS, AGENTS, ENVIRONMENTS, SUGGESTERS, CURIOSITIES)

@@ -24,8 +24,6 @@ from utils.errors import NotFiniteError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_steps, load_moments, moments, moments_of, with_moments
 
-WAYS = ("", "_start", "_end", "_factor")  # endings of the settings of a decay
-
 log = logging.getLogger(__name__)
 
 
@@ -271,19 +269,29 @@ class PPO(Learner):
             raise ValueError(f"n_epochs_done: not those of {n_steps:,} steps")
 
     def coefficients(self, progress: float) -> Coefficients:
-        config = self.config
-
-        def of(start: float, end: float, *decay: Any) -> float:
-            return scheduled(progress, self.n_updates, start, end, *decay)
-
-        def decay(name: str) -> Iterator[Any]:
-            return (getattr(config, f"{name}_decay{way}") for way in WAYS)
-
-        return Coefficients(
-            of(config.learning_rate, config.min_lr, *decay("lr")),
-            of(config.ent_coef, config.min_ent_coef, *decay("ent")),
-            of(config.clip_range, 0.0, config.clip_decay),
+        config, n_updates = self.config, self.n_updates
+        learning_rate = scheduled(
+            progress,
+            n_updates,
+            config.learning_rate,
+            config.min_lr,
+            config.lr_decay,
+            config.lr_decay_start,
+            config.lr_decay_end,
+            config.lr_decay_factor,
         )
+        ent_coef = scheduled(
+            progress,
+            n_updates,
+            config.ent_coef,
+            config.min_ent_coef,
+            config.ent_decay,
+            config.ent_decay_start,
+            config.ent_decay_end,
+            config.ent_decay_factor,
+        )
+        clip_range = scheduled(progress, n_updates, config.clip_range, 0.0, config.clip_decay)
+        return Coefficients(learning_rate, ent_coef, clip_range)
 
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
         config, ranks = self.config, self.ranks
@@ -356,9 +364,11 @@ class PPO(Learner):
 
 def impossible_decays(config: ScheduleSettings) -> list[str]:
     problems = []
-    for name in ("lr", "ent"):
-        start, end = getattr(config, f"{name}_decay_start"), getattr(config, f"{name}_decay_end")
-        if getattr(config, f"{name}_decay") == "linear_burn_in" and start >= end:
+    for name, decay, start, end in (
+        ("lr", config.lr_decay, config.lr_decay_start, config.lr_decay_end),
+        ("ent", config.ent_decay, config.ent_decay_start, config.ent_decay_end),
+    ):
+        if decay == "linear_burn_in" and start >= end:
             problems.append(
                 f"{name}_decay_start: {start} is not below {name}_decay_end {end}; "
                 "linear_burn_in decays between the two"

@@ -138,8 +138,8 @@ class Rollout:
 
     @cached_property
     def _batch_of_all(self) -> ObservationBatch:
-        """All observations of a full rollout, step by step: past, own, following."""
-        # One batch for the update: minibatches select from it, and share what encoders find.
+        # Of a full rollout, step by step: past, own, following. One for the whole update, since
+        # minibatches select from it and share what encoders find.
         seen = self.observations
         if self.past is not None:
             seen = seen.map(lambda kind, past: torch.cat((past, kind)), self.past.observations)

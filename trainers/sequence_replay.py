@@ -80,7 +80,7 @@ class CutOff:
         self._env, self._has_said = env, False
 
     def __call__(self, lengths: Sequence[int], ended: Sequence[int]) -> list[int]:
-        """Return the environments whose episode goes on, given steps since it or a part began."""
+        """Return the rows of episodes that go on, given the steps since each or its part began."""
         if max(lengths) < LONGEST_EPISODE:
             return []
         found = [n for n, steps in enumerate(lengths) if steps >= LONGEST_EPISODE]
@@ -376,7 +376,9 @@ class EpisodeBuffer:
         return EpisodeSteps(
             _observations(own).map(with_last, last),
             with_last(own[STORED_STATE], stored_state),
-            *(own[name].cpu() for name in ("actions", "rewards", "terminated")),
+            own["actions"].cpu(),
+            own["rewards"].cpu(),
+            own["terminated"].cpu(),
         )
 
     def past(self) -> tuple[Observations, RecentSteps]:

@@ -179,7 +179,7 @@ class Run:
         checkpoint: State | None,
         environment: Mapping[str, Any] = NO_FACTS,
     ) -> None:
-        """Take up a run; `environment`: what tells a given one from others of its name."""
+        """Take up a run; `environment` has the facts of a given one."""
         differences: list[str] = []
         self.learner.folder = folder
         if checkpoint is not None:
@@ -345,7 +345,7 @@ class Run:
         bar.set_postfix_str(f"gradient steps {steps[0]:,}/{steps[1]:,}")
 
     def _keep_best(self, checkpoints: Checkpoints) -> None:
-        """Save the agent if none was better, or while too few episodes have ended for a mean."""
+        # While too few episodes have ended for a mean, the newest agent is the best.
         collector = self.collector
         if len(collector.episodes) == EPISODES_AVERAGED:
             if collector.mean_return < self.best_return:
