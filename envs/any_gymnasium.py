@@ -229,11 +229,13 @@ def _import(module_name: str, name: str) -> None:
             f"env: '{name}': '{module_name}' is no name of a module. Write "
             "package.module:MyEnv-v0, the module as after 'import'"
         )
+    # A module beside the user's files is found, as python would find it there.
     here = Path.cwd()
     search(here)
     try:
         import_module(module_name)
     except ModuleNotFoundError as error:
+        # A module that it imports itself is missing: its own error says which.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise UserError(
@@ -258,6 +260,7 @@ def check_first_steps(make_one: MakeOne, name: str) -> InfoContents:
     with tried(name), closing(make_one()) as env, Streams(name_of(env)).anew():
         converted = Converted(env)
         converted.reset(seed=0)
+        # Only a first reset tells whether there is a mask in `info`.
         has_mask = converted.tells_mask
         converted = Converted(env, has_mask) if has_mask else converted
         _play(converted, name)
@@ -278,6 +281,7 @@ def checked_vector(env: Any, name: str, options: Options = None) -> ConvertedVec
 
         with Streams(name_of(env)).anew():
             _play(converted, name)
+            # Its own are in other processes: one more is made and watched here.
             if isinstance(env.unwrapped, AsyncVectorEnv):
                 with closing(env.unwrapped.env_fns[0]()) as one:
                     _play(Converted(UnchangedCheck(one)), name)

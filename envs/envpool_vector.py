@@ -128,6 +128,7 @@ class EnvPoolVectorEnv(Environments):
         if not ended.any():
             return images, rewards, terminated, truncated, {}
         rows = np.flatnonzero(ended)
+        # A copy: `final_obs` is taken from the images of the last step.
         following = images.copy()
         following[rows] = self._to_images(self._begin_next(rows))
         info = {"final_obs": final_observations(images, rows), "_final_obs": ended}
@@ -148,6 +149,7 @@ class EnvPoolVectorEnv(Environments):
         if min(running["resets"]) < 1 or sum(running["resets"]) > MOST_RESETS:
             raise ValueError(f"running.resets are not from 1 on, and {MOST_RESETS:,} in all")
         resets = np.array(running["resets"])
+        # There an episode depends on earlier steps, and those of ended episodes are gone.
         if self._task.startswith(DEPEND_ON_STEPS) and resets.max() > 1:
             return False
         self._open(running["seed"], running["first_env"])
@@ -179,6 +181,7 @@ class EnvPoolVectorEnv(Environments):
     def _open(self, seed: int, first_env: int) -> None:
         self._seed, self._first_env = seed, first_env
         rows = range(self.num_envs)
+        # A fresh pool: a stream cannot be set back.
         self._pool = self._open_pool([episode_seed(seed, first_env + row, 0) for row in rows])
         self._resets = [0] * self.num_envs
         # Of the first that every episode has shown, and of all that the running one has shown.

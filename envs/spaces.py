@@ -97,6 +97,7 @@ class Converted(gymnasium.Wrapper):
         self.reads_success = metadata.get(HAS_SUCCESS, True)
         self.has_success = metadata.get(HAS_SUCCESS, False)
         self.action_space, self._action = adapt_action_space(env.action_space)
+        # The mask becomes a part of the observation, where agents look for it.
         shown_space = env.observation_space
         if has_mask:
             mask = spaces.MultiBinary(spaces.flatdim(self.action_space))
@@ -121,6 +122,7 @@ class Converted(gymnasium.Wrapper):
     def step(self, action: Any) -> SingleStepResult:
         found = self.env.step(self._action(action))
         observation, reward, terminated, truncated, info = _parts(found, "step()", STEP)
+        # Two comparisons settle nearly every step; the rest is looked at in full.
         if not isinstance(reward, NUMBERS) or not -EXACT <= reward <= EXACT:
             if isinstance(reward, np.ndarray):
                 reward = reward[()]  # an array without dimensions is its number
@@ -220,6 +222,7 @@ class ConvertedVector(Wrapped):
             found = self.env.step(own_actions)
         observations, rewards, *ends, info = _parts(found, "step()", STEP)
         self._check(observations, "step()")
+        # A copy: an environment may return one buffer again and again.
         rewards = np.array(rewards)
         terminated, truncated = (_truths(np.array(each)) for each in ends)
         for name, array, kinds in (

@@ -83,6 +83,7 @@ class Streams:
         environment within the run.
         """
         if seed is not None:
+            # The same for all runs of a seed, whatever the agent has drawn by then.
             generator = torch.Generator().manual_seed(derived_seed(seed, number))
             self._own[0] = generator.get_state()
         self._n_calls, self._is_alone, self._seen = 0, True, None
@@ -93,6 +94,7 @@ class Streams:
             self._seen = self._streams()
         self._settings = ProcessSettings.now()
         self._agents = [generator.get_state() for generator in _generators()]
+        # From here on the environment draws from its own stream, not from the agent's.
         torch.default_generator.set_state(self._own[0])
         for place in self._own.keys() - {0}:
             _generators()[place].set_state(self._own[place])
@@ -111,6 +113,7 @@ class Streams:
                 self._own[place] = after
                 generator.set_state(agents)
         self._n_calls += 1
+        # At the 1st, 2nd, 4th, ... call and now and then: an early fault is told early.
         if self._n_calls & (self._n_calls - 1) == 0 or self._n_calls % EVERY == 0:
             self._look()
         if self._is_alone:

@@ -73,6 +73,7 @@ class MemoryAgent(ActorCriticAgent):
     ) -> Step:
         stored_state = self.memory.stored_state(memory, percept.is_first)
         features = self.encoder(percept.observations)
+        # Its state before this step is read above: the step replaces it.
         remembered = self.memory.step(features, memory, percept.is_first, advance)
         masks = percept.observations.action_masks
         step = self.heads.step(remembered, stored_state, deterministic, masks)
@@ -101,6 +102,7 @@ class MemoryAgent(ActorCriticAgent):
     ) -> None:
         flat = past.map(lambda kind: kind.flatten(0, 1))
         features = self.encoder(flat).unflatten(0, is_first.shape)  # [P, N, F]
+        # Only the first step's: the others follow from it, with the weights of now.
         self.memory.refresh(features, is_first, stored_state[0], memory)
 
     def fingerprints(self) -> dict[str, str]:
@@ -125,6 +127,7 @@ class MemoryAgent(ActorCriticAgent):
         output = self.memory.unroll(
             F.embedding(shown, features), no_starts, stored_state
         )  # [T, S, D]
+        # Steps that were only read again are not learned from.
         own = (step_of >= batch.context_len[sequence_of]).to(device)
         return F.embedding(place_of[own], output.flatten(0, 1))
 

@@ -131,6 +131,7 @@ class Ellm(Agent):
             frames.state = stacks
         features = self._read(percept, stacks)
         best = self.head(features).max(-1)
+        # Nothing is stored: replay puts the frames together again.
         nothing = best.values[:, None][:, :0]
         return Step(best.indices, nothing, values=best.values, remembered=features)
 

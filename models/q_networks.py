@@ -203,6 +203,7 @@ class RecurrentTorso(Torso):
 
     def read_episode(self, episode: AgentInput) -> Followed:
         embedded = self.embedder.step(episode).detach()[:, None].requires_grad_()
+        # Detached: the gradient asked for is that of the embedded steps.
         return self.memory.read_episode(embedded), (embedded,)
 
     @torch.no_grad()
@@ -239,6 +240,7 @@ class FrozenLMTorso(Torso):
     def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Stepped:
         states = self.language.step(percept, memory, advance)
         summary = self.readout(self.language.summary(states))
+        # No update changes it, so replay never becomes stale.
         stored = self.readout.stored(states)
         return torch.cat((summary, self.embedder.step(percept)), dim=-1), stored
 
@@ -288,6 +290,7 @@ class QAgent(ValuesAgent):
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         features, stored_state = self.body.step(percept, memory, advance)
+        # A forbidden action must not be the best one, nor its value.
         best = allowed(self.head(features), percept.observations.action_masks).max(-1)
         remembered = self.body.remembered(features)
         return Step(best.indices, stored_state, values=best.values, remembered=remembered)

@@ -165,6 +165,7 @@ class Curiosity(ABC):
             self.optimizer.zero_grad()
             losses["loss"].backward()
             if self._ranks is not None:
+                # The networks are one on all ranks; their statistics are not.
                 self._ranks.average_gradients(self.parameters)
             self.optimizer.step()
             rows.append({name: value.detach() for name, value in losses.items()})
@@ -189,10 +190,12 @@ class Curiosity(ABC):
 
     def _parts(self, n_steps: int, n_parts: int, device: torch.device) -> tuple[Tensor, ...]:
         n_parts = min(n_parts, n_steps)
+        # One part needs no order: no number is drawn for it.
         order = torch.randperm(n_steps) if n_parts > 1 else torch.arange(n_steps)
         return order.to(device).tensor_split(n_parts)
 
     def _divided(self, novelty: Tensor) -> Tensor:
+        # Before it is divided: a batch counts for its own scale.
         self.statistics.update(novelty.cpu())
         return novelty / (self.statistics.variance**0.5 + DEVIATION_EPSILON)
 
@@ -260,6 +263,7 @@ class NovelD(RandomNetworkDistillation):
         assert steps.is_first is not None, "PPO learns from whole rollouts"
         kinds = [kind.cpu().numpy() for kind in steps.observations.selected.tensors().values()]
         rows = (b"".join(each.tobytes() for each in row) for row in zip(*kinds, strict=True))
+        # Eight bytes an observation: the set of a long episode stays small.
         hashes = [int.from_bytes(blake2b(row, digest_size=8).digest()) for row in rows]
         seen, reached = hashes[: len(rewards)], hashes[len(rewards) :]
         counts = []
@@ -268,6 +272,7 @@ class NovelD(RandomNetworkDistillation):
             if begins:  # the first observation counts as visited
                 self.visited[env] = {seen[row]}
             counts.append(reached[row] not in self.visited[env])
+            # Counted in the rollout's order, so that a second visit within it is not paid.
             self.visited[env].add(reached[row])
         return rewards * torch.tensor(counts, device=rewards.device)
 

@@ -213,6 +213,7 @@ class Similarity:
         return goal, self.cosine(phrase, goal)
 
     def cosine(self, one: str, other: str) -> float:
+        # Frozen vectors do not change, and phrases and goals are few: each pair is compared once.
         pair = (one, other)
         if pair not in self._cosines:
             x, y = self._vector(one), self._vector(other)
@@ -243,6 +244,7 @@ class Quality:
     ) -> dict[str, str]:
         """Return the grade of each goal; the oracle does not suggest deeds again that are done."""
         agreed = set(possible_goals(situation)).difference(done)
+        # The first that has a goal counts: they go from good to bad.
         kinds = (
             (agreed, GOOD),
             (EFFECTIVE, CONTEXT_INSENSITIVE),

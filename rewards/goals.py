@@ -200,6 +200,7 @@ class GoalRewards(Wrapped):
         deeds = [_deed(info, row) for row in range(self.num_envs)]
         reached = [each.reached(deed) for each, deed in zip(self.episodes, deeds, strict=True)]
         rewards = np.array([each.reward for each in reached])
+        # Of the step alone; `_completed` is of the episode.
         completed = np.array([each.completed for each in reached])
         self._returns += rewards
         self._completed |= completed
@@ -283,6 +284,7 @@ class GoalRewards(Wrapped):
             info["episode"]["success"] = self._completed & ended
             info |= {"success": self._completed & ended, "_success": ended}
         self._recent.extend(self._returns[rows].tolist())
+        # Before goals are suggested again: the next ones are the new episodes'.
         self._begin(rows)
 
     def _shown(self, observations: Any, info: Info) -> Any:

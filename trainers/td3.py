@@ -34,6 +34,7 @@ class ActorCriticLearner(OffPolicyLearner):
         """Add those of the agent, given the parameters of its critics and their body."""
         config, agent = self.config, self.agent
         if agent.critic_body is None:
+            # One body learns from all losses, so one optimiser moves it.
             self.add_optimizer("all", agent.parameters(), config.learning_rate)
             return
         actor = [*agent.body.parameters(), *agent.policy.parameters()]

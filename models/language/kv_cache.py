@@ -167,16 +167,19 @@ class KVCache(Memory):
         """
         self.foreseen = None
         self.make_room(n_new)
+        # One question to the device for both.
         youngest, oldest = torch.stack(ages.aminmax()).tolist()
         self._widen(min(oldest, self.n_past) + n_new)
         n_tokens = max(min(oldest, n_visible, self.n_past), 0)
         ended = None
+        # Where every episode is as old as what is in sight, there is nothing to hide.
         if youngest < n_tokens:
             distances = torch.arange(n_tokens, -n_new, -1, device=ages.device)
             ended = (distances > ages[:, None])[:, None]
         end = (self.position + n_new) % self.n_slots
         seen = self._runs(n_tokens + n_new, end)
         new: slice | Tensor = slice(self.position, self.position + n_new)
+        # The new tokens go on at the ring's beginning.
         if self.position + n_new > self.n_slots:
             slots = torch.arange(self.position, self.position + n_new, device=ages.device)
             new = slots % self.n_slots
@@ -214,6 +217,7 @@ class KVCache(Memory):
         """Widen the ring to all slots, K of them for new tokens, with a number in every slot."""
         self.make_room(n_new)
         state = self.state_dict() | {"n_slots": torch.tensor(self.n_past + n_new)}
+        # Hidden slots are weighed by 0, and 0 times a NaN of unwritten memory would be NaN.
         self.keys.zero_()
         self.values.zero_()
         self.load_state_dict(state)
@@ -226,6 +230,7 @@ class KVCache(Memory):
         return twin
 
     def state_dict(self) -> dict[str, Tensor]:
+        # Only slots that the oldest running episode sees: no others decide anything.
         runs = self._runs(min(int(self.ages.max()), self.n_past), self.position)
         return {
             "keys": torch.cat([self.keys[:, :, run] for run in runs], dim=2),

@@ -234,6 +234,7 @@ class Gpt(TrainedMemory):
         self.enter = nn.Identity() if same else Linear(n_features, self.width)
         # Vaswani et al. 2017, section 3.4: sinusoids of rms 0.7 drown features of rms 0.05.
         self.scale = math.sqrt(self.width) if settings.memory_feature_scale else 1.0
+        # One more than the past: the present step has a position, too.
         self.positions = POSITIONS[settings.memory_positions](self.width, self.mem_len + 1)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
@@ -248,6 +249,7 @@ class Gpt(TrainedMemory):
         shape = len(self.blocks), self.n_head * n_envs, *head
         keys, values = (torch.zeros(shape, device=self.device) for _ in range(2))
         ages = torch.zeros(n_envs, dtype=torch.int64, device=self.device)
+        # Two counts: refreshed, the cache knows the steps it was given, positions the episode.
         return GptMemory(KVCache(keys, values, ages, self.mem_len, n_slots), ages.clone())
 
     @torch.no_grad()
@@ -280,6 +282,7 @@ class Gpt(TrainedMemory):
             {
                 "keys": torch.stack([attention.keys for attention in attentions]),
                 "values": torch.stack([attention.values for attention in attentions]),
+                # Kept are the steps that were given; the episode may be older.
                 "ages": after.clamp(max=n_steps),
                 "position": torch.tensor(0),
                 "n_slots": torch.tensor(n_slots),
@@ -295,6 +298,7 @@ class Gpt(TrainedMemory):
         maps = torch.stack([attention.weights for attention in attentions])  # [L, H*N, 1, n]
         n_missing = self.mem_len + 1 - maps.shape[-1]
         by_env = maps.unflatten(1, (self.n_head, len(x))).transpose(1, 2)
+        # Steps are counted back from the present, which stands last.
         return nn.functional.pad(by_env, (n_missing, 0))
 
     def _attend(

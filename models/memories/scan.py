@@ -65,6 +65,7 @@ class LinearRecurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decays, states, initial = ctx.saved_tensors
+        # The gradient runs backwards through the same recurrence, with the next step's decay.
         following = decays.conj().resolve_conj().roll(-1, 0).flip(0)  # the first meets a state of 0
         of_inputs = recurrence(following, grad.flip(0), torch.zeros_like(initial)).flip(0)
         before = torch.cat((initial[None], states[:-1]))
@@ -118,6 +119,7 @@ class GatedCell(Cell):
         decays, inputs, seen = self.gates(x)
         decays = decays.expand_as(inputs)
         if is_first.is_cuda or is_first.any():  # on a GPU, asking would make the host wait
+            # Where an episode begins the decay is 0: nothing of the state before it stays.
             decays = decays.masked_fill(is_first.view(*is_first.shape, *[1] * len(self.shape)), 0)
         return self.read(LinearRecurrence.apply(decays, inputs, before), *seen)
 
@@ -155,6 +157,7 @@ class Scan(TrainedMemory):
             x = x + read
             after.append(now)
         if advance:
+            # Bound anew, not written in place: the state before it may be stored with the step.
             cast(TensorMemory, state).state = torch.stack(after, dim=1)
         return x
 
