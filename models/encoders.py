@@ -215,6 +215,7 @@ class SmallImpalaCNN(ImageEncoder):
 
     def learn(self, observations: ObservationBatch) -> Tensor:
         """Return the features of a batch; equal images and equal windows are computed once."""
+        # The weights change next, and the step of a fused optimiser does not say so.
         self._cache.clear()
         if observations.is_cuda:
             return encoded_once(observations, self.of_pixels)
@@ -282,6 +283,7 @@ class TextEncoder(Encoder):
         text = cast(Tensor, observations.text)
         if observations.is_cuda:
             return self._of_sentences(text)
+        # Sentences recur within a batch: each combination is mapped once.
         different, row_of = text.unique(dim=0, return_inverse=True)
         return F.embedding(row_of, self._of_sentences(different))
 

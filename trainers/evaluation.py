@@ -125,6 +125,7 @@ def evaluate(
             rows["values"] = step.values.cpu().numpy()
         rows |= agent.explain(percept)
         before = info_before(info, env.num_envs)
+        # Texts before the action are read above: `step` replaces `info`.
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         ended = terminated | truncated
         percept = AgentInput.after(agent.read(observations), step.actions, rows["rewards"], ended)
@@ -139,6 +140,7 @@ def evaluate(
             yield Recording(
                 FinishedEpisode.ended(info["episode"], n), kept | narrated(texts[n]), arrays
             )
+            # The next episode of this environment begins within the same step.
             running[n], texts[n] = [], []
         missing -= ended & (missing > 0)
         if max(map(len, running)) >= LONGEST_PLAYED:

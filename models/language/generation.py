@@ -118,6 +118,7 @@ class TextModel:
         """
         ids = self.published.tokenize(prompt)
         whole = [self.published.tokenize(prompt + phrase) for phrase in phrases]
+        # A tokeniser may join the prompt's end with a phrase: those tokens belong to the phrases.
         n_prompt = _n_common(ids, *whole)
         read = _Batch(self, [ids[:n_prompt]], shared)
         tree = Tree([each[n_prompt:] for each in whole])
@@ -180,6 +181,7 @@ class TextModel:
                 ended[row] = ended[row] or token in self._ends
                 if not ended[row]:
                     texts[row].append(token)
+                    # Of the whole text, since a stop may lie across tokens.
                     ended[row] = bool(stop) and stop in self._text(texts[row])
             if all(ended):
                 break
@@ -198,6 +200,7 @@ class TextModel:
         if not ids:
             raise UserError(f"language model '{self.name}': a prompt needs at least one token.")
         known = tuple(self.published.tokenize(shared)) if shared else ()
+        # At least one token is read anew, for the logits after it.
         n_kept = min(_n_common(known, ids), len(ids) - 1)
         if n_kept == 0:
             return [], 0
@@ -270,6 +273,7 @@ class TextModel:
         found = self._tree_logits(tree, past)[-1]
         alone = _Batch(self, [[*tokens[:2], tokens[2], tokens[0]]], "").logits[0]
         apart = float((found - alone).abs().max() / alone.abs().max())
+        # Asked this way round, NaN is refused as well.
         if not apart <= tolerance:
             raise UserError(f"phrases read together differ by {apart:.1%} from those read alone")
         self.n_read = 0
