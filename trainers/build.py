@@ -113,6 +113,7 @@ def build_evaluation(config: RunSettings) -> Iterator[GreedyEvaluation | None]:
             "eval_steps: evaluations need environments of their own. Give a function that "
             "makes one environment, or leave eval_steps at 0"
         )
+    # No more environments than episodes: each plays the first of its own.
     few = config.replace(n_envs=min(config.eval_episodes, N_TOGETHER))
     with open_env(few, config.seed) as env:
         yield GreedyEvaluation(config, env)
@@ -153,6 +154,7 @@ def load_guide(place: str, config: Config, env: VectorEnv, trust: bool) -> Guide
     """Return the agent of a run folder or checkpoint, to explore for another one."""
     path = find_checkpoint(Path(place), "guide")
     checkpoint = load_checkpoint(path)
+    # With the settings it was trained with, on this run's device.
     theirs = played_config(checkpoint, path, trust).replace(device=config.device)
     try:
         agent = restored_agent(theirs, env, checkpoint, path).requires_grad_(False)

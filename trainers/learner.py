@@ -103,8 +103,9 @@ class Learner(Recordable, ABC):
 
     @cached_property
     def may_record(self) -> bool:
-        """Whether work may go as CUDA graphs: they wait for no other rank, and look up no text."""
+        """Whether work may go as CUDA graphs."""
         agent = self.agent
+        # A graph waits for no other rank and asks no table of sentences.
         is_alone = self.ranks.size == 1 and not agent.reader.n_texts
         return agent.device.type == "cuda" and is_alone and self.recordable and agent.recordable
 

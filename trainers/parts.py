@@ -63,6 +63,7 @@ def validate_config(config: Any) -> list[str]:
             f"curiosity: {config.curiosity} is not read by {config.algorithm}. Let it learn from "
             "`reward` and set takes_reward = True there, or leave curiosity out"
         )
+    # A user's class may raise anything here: it is told as that class's fault.
     with telling(config):
         problems = [
             *goals,

@@ -141,6 +141,7 @@ class AgentSubject(Subject):
     def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Any]:
         seen = self.seen.map(lambda kind: kind[x])
         now = AgentInput.first(seen, self.module.reader.action_shape)._replace(is_first=is_first)
+        # A copy: an agent that writes in place must not change what was acted.
         step = copy.deepcopy(self.module.act(now, state, not self.module.training, advance))
         return torch.stack((step.log_probs, step.values), -1), step
 
@@ -311,6 +312,7 @@ def trained_parts_move_and_frozen_ones_do_not(of: Subject) -> Finding:
     _, kept = of.play(of.x, of.is_first)
     loss = of.learn(of.x, of.is_first, kept).square().mean()
     (loss + sum(0 * part.sum() for part in trained)).backward()
+    # With so small an epsilon any gradient but 0 moves a part by the whole rate.
     torch.optim.Adam(trained, lr=0.01, eps=1e-30).step()
     wrong = [name for name, part in parts.items() if part.equal(before[name]) == part.requires_grad]
     return Finding(not wrong, str(len(wrong)), "0", ", ".join(wrong))

@@ -82,6 +82,7 @@ class MatrixCell(Cell):
         log_decays, queries, keys, values, rates = self.inputs(convolved, *seen)
         matrices = log_decays.exp()[..., None, None] * matrices
         if rates is not None:
+            # The delta rule: what the key leads to already is taken off first.
             values = rates[..., None] * (values - (keys[..., None, :] @ matrices).squeeze(-2))
         matrices = matrices + keys[..., None] * values[..., None, :]
         found = (queries[..., None, :] @ matrices).squeeze(-2)
@@ -122,6 +123,7 @@ def attend(given: Inputs, is_first: Tensor, before: Tensor) -> Tensor:
         episode = is_first[part].T[:, None].long().cumsum(-1)  # [B, 1, C]
         visible = (episode[..., None] == episode[..., None, :]).tril()
         decays = since[..., None] - since[..., None, :]
+        # Masked before exp, which could overflow for steps that come later.
         decays = decays.masked_fill(~visible, -math.inf).exp()  # from step j to step i
         begun = (since.exp() * (episode == 0))[..., None]  # from the chunk's begin
         if given.rates is not None:
@@ -133,6 +135,7 @@ def attend(given: Inputs, is_first: Tensor, before: Tensor) -> Tensor:
             values = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
         found.append((decays * (queries @ keys.mT)) @ values + begun * queries @ before)
         decayed = decays[..., -1, :, None] * keys
+        # The state that the next chunk begins from.
         before = begun[..., -1:, :] * before + decayed.mT @ values
     return torch.cat(found, dim=2).movedim(2, 0)
 
