@@ -26,7 +26,7 @@ from utils.seeding import N_HELD_OUT, N_TOGETHER, evaluation_seed, seed_everythi
 from utils.settings import Config, installed, networks_of
 
 if TYPE_CHECKING:
-    from trainers.evaluation import Episode
+    from trainers.evaluation import FinishedEpisode
 
 # What brings PyTorch is imported where it is used: --help and a wrong option wait for nothing.
 
@@ -307,7 +307,7 @@ def page_facts(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def summarize(episodes: list["Episode"]) -> dict[str, object]:
+def summarize(episodes: list["FinishedEpisode"]) -> dict[str, object]:
     """Return mean and population standard deviation, and the figures of every episode."""
     returns = np.array([episode.episode_return for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
@@ -325,7 +325,7 @@ def summarize(episodes: list["Episode"]) -> dict[str, object]:
     return result
 
 
-def table(episodes: list["Episode"], result: dict[str, Any]) -> str:
+def table(episodes: list["FinishedEpisode"], result: dict[str, Any]) -> str:
     rows = [[n, f"{each.episode_return:.3f}", each.length] for n, each in enumerate(episodes, 1)]
     for name in ("mean", "std"):
         rows.append([name, f"{result[f'return_{name}']:.3f}", f"{result[f'length_{name}']:.1f}"])

@@ -53,7 +53,7 @@ from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.seeding import N_HELD_OUT, evaluation_seed, seed_everything, streams_kept
-from utils.settings import NOTHING, Config, Values, shown
+from utils.settings import NOTHING, Config, Values, as_json
 from utils.user_modules import give_back_programs
 
 give_back_programs()
@@ -98,7 +98,7 @@ def train(
         UserError: a line for each mistake in the arguments; nothing has been written.
     """
     if not isinstance(settings, Mapping):
-        found = shown(str(settings))
+        found = as_json(str(settings))
         raise UserError(f"settings: {found} is no dictionary. Write one: {{'model': 'LSTM'}}")
     values = dict(settings)
     for name, part in (("env", env), ("model", agent), ("algorithm", learner)):
@@ -233,7 +233,7 @@ def evaluate(
         if not isinstance(each, int | np.integer) or not 0 <= each < N_HELD_OUT
     ]
     if wrong or not numbers:
-        told = f"{shown(wrong[0])} is no seed" if wrong else "there is none"
+        told = f"{as_json(wrong[0])} is no seed" if wrong else "there is none"
         raise UserError(
             f"seeds: {told}. Give whole numbers from 0 to {N_HELD_OUT - 1}, such as range(100)"
         )

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.figures import PICTURES, TEX, Labels, Size, check_picture, draw_runs
+from analysis.figures import PICTURES, TEX, FigureSize, Labels, check_picture, draw_runs
 from analysis.run_data import AXES
 from analysis.statistics import NAMES
 from utils.command_line import Parser, finite_number, run_program
@@ -80,11 +80,11 @@ def renamed(text: str) -> tuple[str, str]:
     return old, new
 
 
-def size(text: str) -> Size:
+def size(text: str) -> FigureSize:
     numbers = text.split(",")
     if len(numbers) not in (2, 3):
         raise argparse.ArgumentTypeError(f"'{text}' is not WIDTH,HEIGHT or WIDTH,HEIGHT,POINTS")
-    return Size(*map(finite_number(1, MOST_INCHES), numbers))
+    return FigureSize(*map(finite_number(1, MOST_INCHES), numbers))
 
 
 def formats(text: str) -> list[str]:

@@ -58,7 +58,7 @@ def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check:
     )
     work = [Job(run) for run in runs]
     if arguments.dry_run:
-        print("\n".join(map(jobs.told, work)))
+        print("\n".join(map(jobs.status_line, work)))
         print(cost(work))
         return
     missing = [job.run.folder for job in work if job.state is not State.DONE]
@@ -66,7 +66,7 @@ def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check:
     if missing:
         with jobs.reserved(missing):
             stopped_by = train(jobs.Jobs(work), arguments)
-    print("\n".join(map(jobs.told, work)))
+    print("\n".join(map(jobs.status_line, work)))
     print(jobs.summary(work))
     if any(job.state is State.STOPPED for job in work):
         raise_interrupted(stopped_by, argv)

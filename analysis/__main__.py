@@ -19,7 +19,7 @@ from utils.files import check_writable
 from utils.seeding import N_HELD_OUT
 
 if TYPE_CHECKING:
-    from analysis.source import Source
+    from analysis.source import AgentSource
 
 EPILOG = """SOURCE is a run folder or checkpoint: its agent plays; or episodes of eval.py, files or
 a folder; or both: that agent looks at those episodes. Without SOURCE a random agent plays, and
@@ -145,10 +145,12 @@ def check(asked: argparse.Namespace) -> None:
         raise RunError("\n".join(failed))
 
 
-def source(asked: argparse.Namespace) -> "Source":
-    from analysis.source import Source
+def source(asked: argparse.Namespace) -> "AgentSource":
+    from analysis.source import AgentSource
 
-    return Source(asked.source, asked.config, asked.var, asked.n_episodes, asked.seed, asked.trust)
+    return AgentSource(
+        asked.source, asked.config, asked.var, asked.n_episodes, asked.seed, asked.trust
+    )
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:

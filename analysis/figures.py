@@ -28,7 +28,7 @@ from analysis.run_data import (
     read_runs,
     write_csv,
 )
-from analysis.statistics import NAMES, TAUS, Aggregate, Comparison, Estimate, Result
+from analysis.statistics import NAMES, TAUS, Aggregate, Comparison, CurveSummary, Estimate
 from utils.errors import UserError, did_you_mean
 from utils.files import atomic_write, check_writable, write_text
 from utils.loggers import RETURN
@@ -197,7 +197,7 @@ def short_number(value: float, _position: object = None) -> str:
     return f"{value:.4g}"
 
 
-class Size(NamedTuple):
+class FigureSize(NamedTuple):
     """Of a picture: inches, and the points of its letters."""
 
     width: float
@@ -210,7 +210,7 @@ class Labels(NamedTuple):
     axis: str
     statistic: str
     threshold: float | None = None
-    size: Size | None = None
+    size: FigureSize | None = None
 
 
 USUAL = Labels(RETURN, "steps", "iqm")
@@ -309,7 +309,7 @@ def renamed(groups: Sequence[Group], renaming: Mapping[str, str]) -> list[Group]
 
 
 def draw(
-    results: Sequence[Result],
+    results: Sequence[CurveSummary],
     comparisons: Sequence[Comparison],
     labels: Labels,
     caption: str = "",
@@ -326,7 +326,7 @@ def draw(
     # A single comparison of short names is told below the curves and needs no picture.
     in_words = len(comparisons) == 1 and not n_lines
     heights = (above, below) if comparisons and not in_words else (above,)
-    size = labels.size or Size(WIDTH, sum(heights))
+    size = labels.size or FigureSize(WIDTH, sum(heights))
     with style(size.points):
         if labels.size is None and any("\n" in _wrapped(name) for name in names):
             size = size._replace(width=WIDE)
@@ -354,7 +354,9 @@ def draw(
     return figure
 
 
-def _draw_curves(axes: "Axes", results: Sequence[Result], colours: dict, labels: Labels) -> None:
+def _draw_curves(
+    axes: "Axes", results: Sequence[CurveSummary], colours: dict, labels: Labels
+) -> None:
     for result in results:
         label = f"{result.name} ({counted_runs(result.n_runs)})"
         draw_curve(axes, result.curves.x, result.mean, colours[result.name], label)
@@ -369,7 +371,9 @@ def _draw_curves(axes: "Axes", results: Sequence[Result], colours: dict, labels:
     axes.grid(axis="y")
 
 
-def _draw_finals(axes: "Axes", results: Sequence[Result], colours: dict, is_long: bool) -> None:
+def _draw_finals(
+    axes: "Axes", results: Sequence[CurveSummary], colours: dict, is_long: bool
+) -> None:
     names = []
     for position, result in enumerate(results):
         value, _, high = result.final
@@ -434,7 +438,7 @@ def draw_aggregates(aggregates: Sequence[Aggregate]) -> "Figure":
     return figure
 
 
-def pgfplots(results: Sequence[Result], labels: Labels) -> str:
+def pgfplots(results: Sequence[CurveSummary], labels: Labels) -> str:
     environments = dict.fromkeys(result.environment for result in results)
     names = list(dict.fromkeys(result.name for result in results))
     lines = ["% needs \\usepackage{pgfplots}"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from analysis import figures, run_data
-from analysis.statistics import Result, summarize
+from analysis.statistics import CurveSummary, summarize
 from utils.errors import UserError, escape
 from utils.loggers import FILE, STEPS
 
@@ -74,8 +74,8 @@ class GoalRow(NamedTuple):
     name: str
     n_runs: int
     colour: str
-    curves: Mapping[str, Result]
-    rates: Mapping[str, Result]
+    curves: Mapping[str, CurveSummary]
+    rates: Mapping[str, CurveSummary]
     quality: Mapping[str, Shares]
 
     @property
@@ -182,7 +182,7 @@ def _told(group: run_data.Group, keys: Sequence[str], colour: str) -> GoalRow:
 
 def _result(
     group: run_data.Group, runs: Sequence[Mapping[str, np.ndarray]], name: str
-) -> Result | None:
+) -> CurveSummary | None:
     known = [~np.isnan(columns[STEPS] + columns[name]) for columns in runs]
     if not all(map(np.any, known)):
         return None
@@ -198,7 +198,7 @@ def _divided(counts: np.ndarray) -> np.ndarray:
     return np.divide(counts, whole, out=np.full(counts.shape, np.nan), where=whole > 0)
 
 
-def _final(results: Mapping[str, Result], name: str, form: str) -> str:
+def _final(results: Mapping[str, CurveSummary], name: str, form: str) -> str:
     return form.format(float(results[name].final.value)) if name in results else ""
 
 

@@ -17,7 +17,7 @@ from analysis.statistics import Estimate, estimate
 from utils.errors import UserError, escape
 from utils.loggers import FILE
 from utils.run_folder import SETTINGS
-from utils.settings import Values, shown
+from utils.settings import Values, as_json
 from utils.user_modules import is_named
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ MARKERS = "osD^vP*"
 EVALUATION = {"env": str, "n_episodes": int, "env_steps": int, "random": bool, "greedy": bool}
 
 
-class Task(NamedTuple):
+class LengthTask(NamedTuple):
     """A task that has a length.
 
     Attributes:
@@ -49,14 +49,14 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "TMazePassive-v0": Task("return_mean", 0.5, more=0),
-    "TMazeActive-v0": Task("return_mean", 0.5, more=1),
-    "VisualMatch-v0": Task("success_mean", 1 / 3, more=1),
-    "KeyToDoor-v0": Task("success_mean", 0.0, more=2),
+    "TMazePassive-v0": LengthTask("return_mean", 0.5, more=0),
+    "TMazeActive-v0": LengthTask("return_mean", 0.5, more=1),
+    "VisualMatch-v0": LengthTask("success_mean", 1 / 3, more=1),
+    "KeyToDoor-v0": LengthTask("success_mean", 0.0, more=2),
 }
 
 
-class Played(NamedTuple):
+class LengthScore(NamedTuple):
     """The score of a run at one length, the mean over episodes.
 
     `trained` and `tested` are lengths; `source` is an evaluation's file, None for the run's curve.
@@ -77,13 +77,13 @@ class Played(NamedTuple):
         return self.tested + TASKS[self.environment].more
 
 
-class Cell(NamedTuple):
+class LengthCell(NamedTuple):
     environment: str
     agent: str
     trained: int
     tested: int
     mean: Estimate
-    played: list[Played]
+    played: list[LengthScore]
 
     @property
     def context(self) -> str:
@@ -121,14 +121,14 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> figures.AnalysisResul
     return figures.AnalysisResult(_draw(lines, grids), summary(lines), _numbers(played), tables)
 
 
-def cells_of(played: Iterable[Played]) -> list[Cell]:
+def cells_of(played: Iterable[LengthScore]) -> list[LengthCell]:
     # The last score of a run wins: an evaluation has many episodes of the final agent.
     ordered = sorted(played, key=lambda one: one.source is not None)
     cells = []
     for place, found in sorted(run_data.grouped(ordered, lambda one: one[:4]).items()):
         by_run = {one.run: one for one in found}
         scores = np.array([one.score for one in by_run.values()])
-        cells.append(Cell(*place, estimate(scores, "mean"), [*by_run.values()]))
+        cells.append(LengthCell(*place, estimate(scores, "mean"), [*by_run.values()]))
     return cells
 
 
@@ -174,7 +174,7 @@ def context_of(settings: Values) -> str:
     return str(min(limits)) if limits else "any"
 
 
-def summary(lines: Iterable[Cell]) -> run_data.Table:
+def summary(lines: Iterable[LengthCell]) -> run_data.Table:
     heading = ("agent", "task", "length", "runs", "score", "low", "high")
     rows: list[Sequence[object]] = [(*heading, "chance", "context", "horizon")]
     for cell in lines:
@@ -185,7 +185,7 @@ def summary(lines: Iterable[Cell]) -> run_data.Table:
     return rows
 
 
-def _crossed(cells: Iterable[Cell]) -> run_data.Table:
+def _crossed(cells: Iterable[LengthCell]) -> run_data.Table:
     scores = {(cell.trained, cell.tested): f"{cell.mean.value:.3f}" for cell in cells}
     contexts = {cell.trained: cell.context for cell in cells}
     horizons = {cell.tested: cell.played[0].horizon for cell in cells}
@@ -197,7 +197,7 @@ def _crossed(cells: Iterable[Cell]) -> run_data.Table:
     return [("trained at", "context", *played_at), *rows]
 
 
-def _numbers(played: Iterable[Played]) -> run_data.Table:
+def _numbers(played: Iterable[LengthScore]) -> run_data.Table:
     heading = ("task", "agent", "trained_at", "played_at", "seed", "score", "source", "context")
     rows: list[Sequence[object]] = [(*heading, "horizon", "run")]
     for one in played:
@@ -210,7 +210,7 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[run_data.RunRecord]
     place, environment = escape(str(folder)), settings.get("env")
     if environment not in TASKS:
         allowed = ", ".join(TASKS)
-        raise UserError(f"{place}: env is {shown(environment)}. Name runs in {allowed}")
+        raise UserError(f"{place}: env is {as_json(environment)}. Name runs in {allowed}")
     run_data.checked_settings(settings, str(folder / SETTINGS), n_steps=int, length=int)
     wanted = settings["n_steps"]
     run = curve(folder, TASKS[environment].metric)
@@ -221,13 +221,13 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[run_data.RunRecord]
         left_out.append(f"left out, at {last:,.0f} of its {wanted:,} steps: {place}")
 
 
-def _of_run(run: run_data.RunRecord, agent: str) -> Iterator[Played]:
+def _of_run(run: run_data.RunRecord, agent: str) -> Iterator[LengthScore]:
     settings, task = run.settings, TASKS[run.settings["env"]]
     length, context, place = settings["length"], context_of(settings), escape(str(run.folder))
     scores = {None: (length, final_score(run.x, run.y))} | _evaluations(run, task.metric)
     for source, (tested, score) in scores.items():
         lengths = length, tested, settings["seed"]
-        yield Played(settings["env"], agent, *lengths, score, source, context, place)
+        yield LengthScore(settings["env"], agent, *lengths, score, source, context, place)
 
 
 def _evaluations(run: run_data.RunRecord, metric: str) -> dict[str | None, tuple[int, float]]:
@@ -243,7 +243,9 @@ def _evaluations(run: run_data.RunRecord, metric: str) -> dict[str | None, tuple
     return {name: (length, score) for length, (_, name, score) in best.items()}
 
 
-def _draw(lines: Sequence[Cell], grids: Mapping[tuple[str, str], Sequence[Cell]]) -> "Figure":
+def _draw(
+    lines: Sequence[LengthCell], grids: Mapping[tuple[str, str], Sequence[LengthCell]]
+) -> "Figure":
     environments = list(dict.fromkeys(cell.environment for cell in lines))
     agents = list(dict.fromkeys(cell.agent for cell in lines))
     n_grids = max(sum(env == own for own, _ in grids) for env in environments)
@@ -264,7 +266,7 @@ def _draw(lines: Sequence[Cell], grids: Mapping[tuple[str, str], Sequence[Cell]]
     return figure
 
 
-def _draw_lines(axes: "Axes", cells: Sequence[Cell], agents: Sequence[str]) -> None:
+def _draw_lines(axes: "Axes", cells: Sequence[LengthCell], agents: Sequence[str]) -> None:
     for n, agent in enumerate(agents):
         own = [cell for cell in cells if cell.agent == agent]
         if not own:
@@ -293,7 +295,7 @@ def _draw_lines(axes: "Axes", cells: Sequence[Cell], agents: Sequence[str]) -> N
     axes.legend(loc="best", handlelength=1.6, fontsize=9)
 
 
-def _draw_grid(axes: "Axes", agent: str, cells: Sequence[Cell]) -> None:
+def _draw_grid(axes: "Axes", agent: str, cells: Sequence[LengthCell]) -> None:
     trained = sorted({cell.trained for cell in cells})
     tested = sorted({cell.tested for cell in cells})
     scores = np.full((len(trained), len(tested)), np.nan)

@@ -32,7 +32,7 @@ from utils.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, FigureBase
 
-    from analysis.source import Source
+    from analysis.source import AgentSource
 
 MOST_IMAGES, MOST_PAIRS = 300, 4000
 PROJECTION = "projection"
@@ -75,7 +75,9 @@ def _no_start(tokens: Tensor) -> Tensor:
     return torch.zeros(1, dtype=torch.bool, device=tokens.device)
 
 
-def analyse_distances(source: "Source", betas: Sequence[float] = BETAS) -> figures.AnalysisResult:
+def analyse_distances(
+    source: "AgentSource", betas: Sequence[float] = BETAS
+) -> figures.AnalysisResult:
     retrieval = source.language.to_language
     if not isinstance(retrieval, FrozenHopfield):
         raise UserError(f"distances: {source.config.model} has no beta. Name a run of HELM")
@@ -151,7 +153,7 @@ def _draw_distances(
     return figure
 
 
-def analyse_words(source: "Source", most: int = MOST_WORDS) -> figures.AnalysisResult:
+def analyse_words(source: "AgentSource", most: int = MOST_WORDS) -> figures.AnalysisResult:
     recorded = [episode["words"] for episode in source.episodes if "words" in episode]
     if recorded and not (source.names_an_agent and source.files):
         if len(recorded) < len(source.episodes):
@@ -193,7 +195,7 @@ def draw_words(counts: Counter[str], most: int = MOST_WORDS) -> "Figure":
     return figure
 
 
-def analyse_attention(source: "Source") -> figures.AnalysisResult:
+def analyse_attention(source: "AgentSource") -> figures.AnalysisResult:
     maps: dict[object, np.ndarray] = {}
     language = source.agent.frozen_memory
     if language is not None:
@@ -271,7 +273,7 @@ def _attention_summary(maps: Mapping[object, np.ndarray]) -> Iterator[tuple[obje
         yield (layer, *(f"{share:.3f}" for share in shares), f"{mean:.1f}")
 
 
-def analyse_layers(source: "Source") -> figures.AnalysisResult:
+def analyse_layers(source: "AgentSource") -> figures.AnalysisResult:
     language = source.language
     tokens = language.read(source.inputs[0]).tokens
     hidden = episode_hidden_states(language.language_model, tokens)

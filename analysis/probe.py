@@ -28,7 +28,7 @@ from analysis.figures import COLOURS, DASHED, QUIET, AnalysisResult, new_figure,
 from analysis.lengths import TASKS
 from analysis.run_data import run_folders
 from analysis.scoreboard import TASKS as LADDER
-from analysis.source import Source
+from analysis.source import AgentSource
 from analysis.statistics import PROBED
 from envs.vector import NOT_SHOWN, cues_of
 from models import agent_class, build_agent
@@ -160,7 +160,7 @@ class Line(NamedTuple):
         return VERDICTS[self.decisive.is_read, is_used]
 
 
-class Watched(Agent):
+class RecordingAgent(Agent):
     """Several agents that read the same episodes, and the first of them acts.
 
     Each step is recorded with the cues and, as `states0`, `states1` and so on, the input of each
@@ -229,8 +229,8 @@ def analyse(
     """
     places = [own for path in paths for own in ([path] if path.is_file() else run_folders(path))]
 
-    def source_of(place: Path) -> Source:
-        return Source([place], n_episodes=n_episodes, seed=seed, trust=trust)
+    def source_of(place: Path) -> AgentSource:
+        return AgentSource([place], n_episodes=n_episodes, seed=seed, trust=trust)
 
     for place in places:
         source = source_of(place)
@@ -248,7 +248,7 @@ def analyse(
     return AnalysisResult(_draw(lines), list(_summary(lines)), list(_numbers(lines)))
 
 
-def lines_of(source: Source, place: Path, random_share: float, progress: tqdm) -> list[Line]:
+def lines_of(source: AgentSource, place: Path, random_share: float, progress: tqdm) -> list[Line]:
     """Return the line of a run, and that of its untrained twin."""
     config: Any = source.config
     seed = source.seed
@@ -258,7 +258,7 @@ def lines_of(source: Source, place: Path, random_share: float, progress: tqdm) -
         agents = [source.agent, fresh.eval()]
         seed_everything(seed)
         episodes = []
-        watched = Watched(agents, env, random_share, seed)
+        watched = RecordingAgent(agents, env, random_share, seed)
         for recording in evaluate(watched, env, source.n_episodes, seed=source.env_seed):
             episodes.append(recording.steps)
             progress.update()
@@ -286,7 +286,7 @@ def lines_of(source: Source, place: Path, random_share: float, progress: tqdm) -
 
 
 @contextmanager
-def _telling(source: Source) -> Iterator[Environments]:
+def _telling(source: AgentSource) -> Iterator[Environments]:
     for drawn in (False, True):
         with open_env(source.config, source.env_seed, drawn=drawn) as env:
             env.reset(seed=source.env_seed)

@@ -23,10 +23,10 @@ from utils.run_folder import ENVIRONMENT, SETTINGS, description_of, init_checkpo
 from utils.settings import (
     Values,
     all_settings,
+    as_json,
     own_choices,
     settings_index,
     settings_without_effect,
-    shown,
 )
 from utils.user_modules import PACKAGE
 
@@ -118,7 +118,7 @@ def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[
     for name, kind in kinds.items():
         found = (values if name in NAMED_BY_ALL else settings).get(name)
         if not isinstance(found, kind):
-            raise UserError(f"{where}: not the settings of a run ({name} is {shown(found)})")
+            raise UserError(f"{where}: not the settings of a run ({name} is {as_json(found)})")
     return settings
 
 

@@ -67,7 +67,7 @@ NOTE_OF_APPENDIX = (
 )
 
 
-class Published(NamedTuple):
+class PublishedScores(NamedTuple):
     """Published scores of a task: those of agents, in its metric."""
 
     scores: Mapping[str, float]
@@ -76,7 +76,7 @@ class Published(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class LadderTask:
     """A task of the ladder.
 
     Attributes:
@@ -97,14 +97,14 @@ class Task:
     memory: str
     source: str
     least: int = 0
-    published: Sequence[Published] = ()
+    published: Sequence[PublishedScores] = ()
 
     @property
     def env(self) -> str:
         return str(self.settings["env"])
 
     @property
-    def twin(self) -> "Task":
+    def twin(self) -> "LadderTask":
         full = {**self.settings, "observability": "full"}
         return replace(self, name=f"{self.name}, twin", settings=full)
 
@@ -131,7 +131,7 @@ class AgentKind(NamedTuple):
     def model(self) -> str:
         return str(self.settings["model"])
 
-    def blind(self, task: Task) -> str:
+    def blind(self, task: LadderTask) -> str:
         return "" if task.env.startswith(self.sees) else f"{self.sees.strip('-')} only"
 
     def is_of(self, settings: Values) -> bool:
@@ -142,13 +142,13 @@ class AgentKind(NamedTuple):
         return all(own.get(key) == value for key, value in self.settings.items())
 
 
-def _ladder(file: Path) -> tuple[list[Task], list[AgentKind]]:
+def _ladder(file: Path) -> tuple[list[LadderTask], list[AgentKind]]:
     read = json.loads(file.read_text(encoding="utf-8"))
     tasks = []
     for row in read["tasks"]:
-        published = [Published(**each) for each in row.pop("published", [])]
+        published = [PublishedScores(**each) for each in row.pop("published", [])]
         settings = {"observability": "partial", **row.pop("settings")}
-        tasks.append(Task(settings=settings, published=published, **row))
+        tasks.append(LadderTask(settings=settings, published=published, **row))
     return tasks, [AgentKind(**row) for row in read["agents"]]
 
 
@@ -156,7 +156,7 @@ TASKS, AGENTS = _ladder(Path(__file__).with_suffix(".json"))
 TWINS = {task: task.twin for task in TASKS}
 
 
-class Result(NamedTuple):
+class RunScore(NamedTuple):
     """A run's result.
 
     Attributes:
@@ -174,10 +174,10 @@ class Entry(NamedTuple):
     """A finished run of the ladder; its result is from a table, or None: to be measured."""
 
     folder: Path
-    task: Task
+    task: LadderTask
     agent: AgentKind
     settings: Values
-    result: Result | None = None
+    result: RunScore | None = None
 
     @property
     def n_steps(self) -> int:
@@ -196,7 +196,7 @@ class Entry(NamedTuple):
         return {name: told.get(name) for name in sorted(read)}
 
 
-class Cell(NamedTuple):
+class ScoreCell(NamedTuple):
     """An agent in a task.
 
     Attributes:
@@ -205,11 +205,11 @@ class Cell(NamedTuple):
         mean: Of the normalised scores; None in an empty cell.
     """
 
-    task: Task
+    task: LadderTask
     agent: AgentKind
     empty: str = ""
     runs: Sequence[Entry] = ()
-    results: Sequence[Result] = ()
+    results: Sequence[RunScore] = ()
     mean: Estimate | None = None
 
     @property
@@ -222,12 +222,12 @@ class Cell(NamedTuple):
         return float(np.median(known)) if known else None
 
 
-class Row(NamedTuple):
+class LadderRow(NamedTuple):
     """A task that was run, with its steps and a cell of each agent."""
 
-    task: Task
+    task: LadderTask
     n_steps: int
-    cells: Sequence[Cell]
+    cells: Sequence[ScoreCell]
 
 
 class LeftOut(NamedTuple):
@@ -274,7 +274,7 @@ def analyse(paths: Iterable[Path]) -> AnalysisResult:
     return AnalysisResult(_draw(cells), table, _numbers(cells), page="\n".join(parts))
 
 
-def read_cells(paths: Iterable[Path], left_out: list[LeftOut]) -> list[Cell]:
+def read_cells(paths: Iterable[Path], left_out: list[LeftOut]) -> list[ScoreCell]:
     """Return every agent in every task, task by task, and in every twin that was trained in.
 
     Args:
@@ -298,14 +298,14 @@ def read_cells(paths: Iterable[Path], left_out: list[LeftOut]) -> list[Cell]:
                 results = [run.result or _measured(run.folder, task.metric) for run in own]
                 scores = np.array([result.score for result in results])
                 mean = estimate(task.normalised(scores), "mean")
-                cells.append(Cell(task, agent, "", own, results, mean))
+                cells.append(ScoreCell(task, agent, "", own, results, mean))
             else:
                 reason = agent.blind(task) or reasons.get(place, "not run")
-                cells.append(Cell(task, agent, reason))
+                cells.append(ScoreCell(task, agent, reason))
     return cells
 
 
-def scores_table(cells: Sequence[Cell]) -> run_data.Table:
+def scores_table(cells: Sequence[ScoreCell]) -> run_data.Table:
     """Return the tasks that were trained to the end, by agents that were, each above its twin."""
     heading = ("task, steps", *(agent.name for agent in AGENTS), "minutes a run", "published")
     rows: list[Sequence[object]] = [heading]
@@ -336,7 +336,7 @@ def scores_table(cells: Sequence[Cell]) -> run_data.Table:
     return [tuple(itertools.compress(row, columns)) for row in rows]
 
 
-def summary_table(cells: Sequence[Cell]) -> run_data.Table:
+def summary_table(cells: Sequence[ScoreCell]) -> run_data.Table:
     """Return each agent beside the LSTM, over all tasks that both were trained in."""
     rows: list[Sequence[object]] = [
         ("agent", "tasks", "mean", f"{BESIDE} there", "difference", "verdict")
@@ -358,7 +358,7 @@ def summary_table(cells: Sequence[Cell]) -> run_data.Table:
     return rows
 
 
-def appendix_table(cells: Sequence[Cell]) -> run_data.Table:
+def appendix_table(cells: Sequence[ScoreCell]) -> run_data.Table:
     """Return the tasks with too short runs to tell anything, and the hours of whole ones."""
     heading = "task", "steps", "steps to take", "hours a run", "published"
     rows: list[Sequence[object]] = [heading]
@@ -391,16 +391,16 @@ def trained_parameters(folder: Path) -> int | None:
     return _n_moments(load_checkpoint(path).get("learner")) if path.is_file() else None
 
 
-def _rows(cells: Sequence[Cell]) -> list[Row]:
+def _rows(cells: Sequence[ScoreCell]) -> list[LadderRow]:
     rows = []
     for task, own in run_data.grouped(cells, lambda cell: cell.task).items():
         steps = [run.n_steps for cell in own for run in cell.runs]
         if task in TWINS and steps:
-            rows.append(Row(task, steps[0], own))
+            rows.append(LadderRow(task, steps[0], own))
     return rows
 
 
-def _published_text(task: Task) -> str:
+def _published_text(task: LadderTask) -> str:
     told = []
     for scores, n_steps, source in task.published:
         own = (f"{name} {task.normalised(np.array(x)):.2f}" for name, x in scores.items())
@@ -408,13 +408,13 @@ def _published_text(task: Task) -> str:
     return "; ".join(told)
 
 
-def _score_text(cell: Cell) -> str:
+def _score_text(cell: ScoreCell) -> str:
     if cell.mean is None:
         return cell.empty
     return f"{_estimate_text(cell.mean)} ×{len(cell.scores)}"
 
 
-def _difference(cell: Cell, other: Cell) -> str:
+def _difference(cell: ScoreCell, other: ScoreCell) -> str:
     if cell.mean is None or other.mean is None:
         return ""
     kinds = [each.runs[0].kind | {"observability": None} for each in (cell, other)]
@@ -441,7 +441,7 @@ def _range(values: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys([known[0], known[-1]])) if known else ""
 
 
-def _numbers(cells: Iterable[Cell]) -> run_data.Table:
+def _numbers(cells: Iterable[ScoreCell]) -> run_data.Table:
     lines = [
         {
             "task": cell.task.name,
@@ -471,7 +471,7 @@ def _text(value: float | None, form: str) -> str:
 def _entries(paths: Iterable[Path], left_out: list[LeftOut]) -> list[Entry]:
     paths, entries = list(paths), []
     tables = [path for path in paths if path.suffix == ".csv" and path.is_file()]
-    found: list[tuple[Path, dict[str, Any], Result | None]] = [
+    found: list[tuple[Path, dict[str, Any], RunScore | None]] = [
         (folder, run_data.read_settings_of(folder, **KINDS), None)
         for folder in run_data.run_folders(*(path for path in paths if path not in tables))
     ]
@@ -503,7 +503,7 @@ def _why_not(entry: Entry) -> str:
     return "no episode ended" if score_of(columns, entry.task.metric) is None else ""
 
 
-def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
+def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], RunScore]]:
     for number, row in enumerate(run_data.read_rows(table, "the scoreboard"), 2):
         where = f"{table}, line {number}"
         missing = [name for name in COLUMNS if name not in row]
@@ -513,7 +513,7 @@ def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
             settings = json.loads(row["settings"])
             speed, n_trained = row["steps_per_second"], row["n_trained"]
             known = float(speed) if speed else None, int(n_trained) if n_trained else None
-            result = Result(float(row["score"]), *known)
+            result = RunScore(float(row["score"]), *known)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: not a run of the scoreboard ({error})") from None
         if not isinstance(settings, dict) or not math.isfinite(result.score):
@@ -565,7 +565,7 @@ def _differing(kinds: Sequence[Values]) -> str:
     return ", ".join(n for n in names if any(kind.get(n) != kinds[0].get(n) for kind in kinds))
 
 
-def _measured(folder: Path, metric: str) -> Result:
+def _measured(folder: Path, metric: str) -> RunScore:
     columns = run_data.read_columns(folder)
     missing = [name for name in run_data.AXES.values() if name not in columns]
     if missing:
@@ -574,7 +574,7 @@ def _measured(folder: Path, metric: str) -> Result:
     if score is None or not math.isfinite(score):
         raise UserError(f"{folder}: rollout/{metric} is {score}. Name other runs")
     n_steps, seconds = (columns[name][-1] for name in run_data.AXES.values())
-    return Result(score, n_steps / seconds, trained_parameters(folder))
+    return RunScore(score, n_steps / seconds, trained_parameters(folder))
 
 
 def _n_moments(state: Any) -> int:
@@ -586,7 +586,7 @@ def _n_moments(state: Any) -> int:
     return own + sum(map(_n_moments, state.values()))
 
 
-def _draw(cells: Sequence[Cell]) -> "Figure":
+def _draw(cells: Sequence[ScoreCell]) -> "Figure":
     rows = [row for row in _rows(cells) if row.n_steps >= row.task.least]
     agents = [agent for n, agent in enumerate(AGENTS) if any(row.cells[n].runs for row in rows)]
     with style():
@@ -611,7 +611,7 @@ def _draw(cells: Sequence[Cell]) -> "Figure":
     return figure
 
 
-def _write_score(axes: "Axes", x: int, y: int, cell: Cell, mean: float) -> None:
+def _write_score(axes: "Axes", x: int, y: int, cell: ScoreCell, mean: float) -> None:
     colour = "white" if mean < DARK else "black"
     axes.text(x, y - 0.12, f"{mean:.2f}", ha="center", va="center", color=colour, size=10)
     scores = sorted(cell.task.normalised(cell.scores), reverse=True)

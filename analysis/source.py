@@ -27,7 +27,7 @@ from utils.user_modules import imported, is_named, parts_of
 NOTHING = np.empty(0)
 
 
-class Source:
+class AgentSource:
     """Episodes and an agent, each loaded when first asked for.
 
     The agent is a checkpoint's, or an untrained one of the settings: its frozen parts are the same.

@@ -32,7 +32,7 @@ class Curves(NamedTuple):
     y: np.ndarray
 
 
-class Result(NamedTuple):
+class CurveSummary(NamedTuple):
     """One agent in one environment.
 
     Attributes:
@@ -210,7 +210,7 @@ def first_reaching(x: np.ndarray, y: np.ndarray, threshold: float) -> float | No
     return float(x[reached[0]]) if len(reached) else None
 
 
-def summarize(group: Group, statistic: str, threshold: float | None) -> Result:
+def summarize(group: Group, statistic: str, threshold: float | None) -> CurveSummary:
     try:
         curves = on_common_axis([run.x for run in group.runs], [run.y for run in group.runs])
     except UserError as error:
@@ -221,10 +221,10 @@ def summarize(group: Group, statistic: str, threshold: float | None) -> Result:
     if threshold is not None:
         reached = first_reaching(curves.x, mean.value, threshold)
         n_reached = sum(first_reaching(curves.x, y, threshold) is not None for y in curves.y)
-    return Result(group.environment, group.name, curves, mean, final, reached, n_reached)
+    return CurveSummary(group.environment, group.name, curves, mean, final, reached, n_reached)
 
 
-def compare(results: Iterable[Result]) -> list[Comparison]:
+def compare(results: Iterable[CurveSummary]) -> list[Comparison]:
     """Return every pair of agents, the one that probably wins first.
 
     A pair needs two runs each in some environment; a single run cannot tell luck from skill.
@@ -248,7 +248,7 @@ def compare(results: Iterable[Result]) -> list[Comparison]:
     return found
 
 
-def aggregate(results: Sequence[Result]) -> list[Aggregate]:
+def aggregate(results: Sequence[CurveSummary]) -> list[Aggregate]:
     """Return every agent's aggregate over the environments that all have; none below two of them.
 
     The bootstrap is stratified: it draws anew within each environment.
@@ -295,7 +295,7 @@ def profiles_table(aggregates: Iterable[Aggregate]) -> Table:
 
 
 def results_table(
-    results: Iterable[Result], axis: str, threshold: float | None, precise: bool = False
+    results: Iterable[CurveSummary], axis: str, threshold: float | None, precise: bool = False
 ) -> Table:
     """Return a line for each agent in each environment, its heading first.
 
@@ -318,7 +318,7 @@ def results_table(
     return table
 
 
-def curves_table(results: Iterable[Result], axis: str) -> Table:
+def curves_table(results: Iterable[CurveSummary], axis: str) -> Table:
     """Return every point of the curves with its interval, all digits, a heading first."""
     rows: list[Sequence[object]] = [
         ("agent", "environment", "runs", axis, "value", "low", "high"),

@@ -33,7 +33,7 @@ VERBS = ("mine", "eat", "attack", "chop", "drink", "place")
 PHRASES = [bullet(f"{verb} {thing}") for verb in VERBS for thing in SEEN]
 
 
-class Size(NamedTuple):
+class TransformerSize(NamedTuple):
     """The size of a Transformer-XL; the published layers by default.
 
     Attributes:
@@ -56,13 +56,13 @@ class Size(NamedTuple):
 
 
 CLUSTERS = ((20_000, 1024), (20_000, 256), (160_000, 64), (67_735, 16))
-WITHOUT_VOCABULARY = Size()
-PUBLISHED = Size(clusters=CLUSTERS)
-TINY = Size(n_layer=2, width=32, n_head=4, inner=48, clusters=((6, 32), (10, 8)))
+WITHOUT_VOCABULARY = TransformerSize()
+PUBLISHED = TransformerSize(clusters=CLUSTERS)
+TINY = TransformerSize(n_layer=2, width=32, n_head=4, inner=48, clusters=((6, 32), (10, 8)))
 
 
 class RandomTransformerXL(ModelFiles):
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: TransformerSize) -> None:
         super().__init__(f"Transformer-XL of {size.n_layer} layers, random weights")
         self.size = size
 
@@ -105,7 +105,7 @@ class RandomTransformerXL(ModelFiles):
         return shapes
 
 
-def write_transformer_xl(folder: Path, size: Size = PUBLISHED) -> list[str]:
+def write_transformer_xl(folder: Path, size: TransformerSize = PUBLISHED) -> list[str]:
     from safetensors.torch import save_file
 
     model = RandomTransformerXL(size)
@@ -186,7 +186,7 @@ def suggesting(_quick: bool) -> Iterator[Pair]:
     yield Pair(f"new scene, {len(PHRASES)} phrases", None, scores, compared=0, note=DEFAULT_MODEL)
 
 
-def random_model(size: Size, mem_len: int, device: str = "cpu") -> TransformerXL:
+def random_model(size: TransformerSize, mem_len: int, device: str = "cpu") -> TransformerXL:
     return TransformerXL(RandomTransformerXL(size), mem_len).to(device).pack(torch.float32)
 
 

@@ -49,7 +49,7 @@ PUBLISHED_SIZE = "HELM+Transformer-XL"  # HELM on a random model of the publishe
 NAMES = (*PUBLISHED, *(name for name in AGENTS.places if name not in ("CNN", "LSTM")))
 
 
-class Measured(NamedTuple):
+class TrainingSpeed(NamedTuple):
     agent: str
     rate: float  # steps per second, updates included
     steady: float | None  # the same after the warm-up; None for a shorter run
@@ -89,7 +89,7 @@ def benchmark(argv: Sequence[str] | None) -> None:
 
 def report_runs(
     names: Sequence[str], settings: Sequence[str], warm_up: int, shares: bool
-) -> list[Measured]:
+) -> list[TrainingSpeed]:
     table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f", GPU_MB=">9,.0f")
     runs = []
     for name in names:
@@ -101,7 +101,7 @@ def report_runs(
     return runs
 
 
-def report_shares(runs: Sequence[Measured]) -> None:
+def report_shares(runs: Sequence[TrainingSpeed]) -> None:
     profiles = {run.agent: run.shares for run in runs if run.shares}
     if not profiles:
         return
@@ -117,7 +117,7 @@ def measured(
     warm_up: int,
     shares: bool = False,
     seconds: float | None = None,
-) -> Measured:
+) -> TrainingSpeed:
     """Train an agent in a process of its own.
 
     Raises:
@@ -132,7 +132,7 @@ def measured(
         return in_own_process(trained_agent, name, given, warm_up, shares, seconds=seconds)
 
 
-def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool) -> Measured:
+def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool) -> TrainingSpeed:
     with tempfile.TemporaryDirectory() as folder, opened_run(settings) as run:
         assert isinstance(run.learner, PPO), "agents are measured with the default algorithm"
         clock = Clock()
@@ -145,7 +145,7 @@ def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool
             run.train(Path(folder))
         found = clock.shares() if shares else {}
     rates = run.env_steps / run.seconds, rate_after(moments, warm_up)
-    return Measured(name, *rates, peak_megabytes(), peak_gpu_megabytes(), found)
+    return TrainingSpeed(name, *rates, peak_megabytes(), peak_gpu_megabytes(), found)
 
 
 def moments_of(run: Run) -> list[tuple[float, float]]:

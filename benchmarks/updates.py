@@ -26,7 +26,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.language_models import TINY, Size, write_transformer_xl
+from benchmarks.language_models import TINY, TransformerSize, write_transformer_xl
 from benchmarks.measuring import Pair, Work
 from benchmarks.training import opened_run
 from models.agent import SequenceBatch
@@ -42,10 +42,10 @@ from trainers.settings import NStepDqnSettings
 from utils.given_settings import load_config
 from utils.seeding import seed_everything
 
-WIDE = Size(n_layer=1)
+WIDE = TransformerSize(n_layer=1)
 N_ENVS = 16
 ROLLOUTS_BEFORE = 2  # so that episodes no longer begin together
-ROWS = ("context", "actions", "log_probs", "values", "advantages", "returns")  # of a rollout
+ROWS = ("stored_state", "actions", "log_probs", "values", "advantages", "returns")  # of a rollout
 TMAZE, MATCH, PENDULUM = "TMazePassive-v0", "VisualMatch-v0", "PendulumP-v0"
 # Widths of an embedded observation, an embedded action and the memory, as published.
 WIDTHS = {
@@ -78,7 +78,7 @@ def ppo(quick: bool) -> Iterator[Pair]:
     )
 
 
-def full_ppo(size: Size, n_steps: int) -> tuple[PPO, Any, Tensor]:
+def full_ppo(size: TransformerSize, n_steps: int) -> tuple[PPO, Any, Tensor]:
     settings = [f"n_rollout_steps={n_steps}", f"n_envs={N_ENVS}", "mem_len=16", "device=cpu"]
     with tempfile.TemporaryDirectory() as folder:
         settings += write_transformer_xl(Path(folder), size)
@@ -97,7 +97,7 @@ def full_ppo(size: Size, n_steps: int) -> tuple[PPO, Any, Tensor]:
     return learner, rollout, torch.stack(orders)
 
 
-def our_ppo(size: Size, n_steps: int) -> Iterator[Work]:
+def our_ppo(size: TransformerSize, n_steps: int) -> Iterator[Work]:
     first, rollout, orders = full_ppo(size, n_steps)
     before = copy.deepcopy(first.agent.state_dict())
 
@@ -112,7 +112,7 @@ def our_ppo(size: Size, n_steps: int) -> Iterator[Work]:
         yield partial(update, learner)
 
 
-def plain_ppo(size: Size, n_steps: int) -> Iterator[Work]:
+def plain_ppo(size: TransformerSize, n_steps: int) -> Iterator[Work]:
     learner, rollout, orders = full_ppo(size, n_steps)
     agent: Any = learner.agent
     config, rows = learner.config, {name: getattr(rollout, name) for name in ROWS}
@@ -125,7 +125,7 @@ def plain_ppo(size: Size, n_steps: int) -> Iterator[Work]:
         for chosen in (part for order in orders for part in order.chunk(config.n_batches)):
             batch = {name: values[chosen] for name, values in samples.items()}
             queries = networks["query_encoder"].of_pixels(batch["images"])
-            features = torch.cat((batch["context"], queries), dim=-1)
+            features = torch.cat((batch["stored_state"], queries), dim=-1)
             found = networks["heads"].evaluate(features, batch["actions"])
             weights = batch["advantages"]
             weights = (weights - weights.mean()) / (weights.std() + 1e-8)

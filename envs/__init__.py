@@ -28,10 +28,10 @@ from envs import any_gymnasium
 from envs.episodes import MAKE_ANEW
 from envs.facts import facts_of
 from envs.settings import FULL, OWN_GRIDS, READS, TITLE, ResetSettings
-from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
+from envs.spaces import ACTION_NAMES, NUMBER_NAMES, brief
 from envs.vector import EpisodeStatistics
 from utils.environments import Suite
-from utils.errors import ENDINGS, UserError, did_you_mean, shortened, told
+from utils.errors import ENDINGS, UserError, did_you_mean, error_text, shortened
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
 
@@ -217,7 +217,7 @@ def given(env: EnvLike | None) -> Iterator[str | None]:
 
 
 def given_facts(name: str) -> dict[str, object]:
-    """Return what tells a given environment from others of its name; nothing of a named one."""
+    """Return the facts of a given environment, by name; of a named one none."""
     return _facts.get(name, {})
 
 
@@ -236,7 +236,9 @@ class Given(Suite):
         try:
             _facts[config.env] = facts_of(given_env, made)
         except Exception as error:  # whatever its author did
-            log.warning(f"env: what tells {config.env} from others of its name: {told(error)}")
+            log.warning(
+                f"env: what tells {config.env} from others of its name: {error_text(error)}"
+            )
         if not isinstance(made, VectorEnv):
             with any_gymnasium.tried(config.env):
                 made.close()
@@ -276,8 +278,8 @@ def _made(env: EnvLike) -> Any:
         raise
     except BaseException as error:  # whatever its author did
         raise UserError(
-            f"env: making it raised {told(error)}. Give a function without arguments, such as "
-            "lambda: MyEnv(size=8)"
+            f"env: making it raised {error_text(error)}. Give a function without arguments, "
+            "such as lambda: MyEnv(size=8)"
         ) from error
     if made is not env and isinstance(made, VectorEnv | gymnasium.Env):
         inner = made.unwrapped
@@ -297,6 +299,6 @@ def _made(env: EnvLike) -> Any:
     if any_gymnasium.PETTING_ZOO in packages:
         hint = any_gymnasium.SEVERAL_AGENTS
     raise UserError(
-        f"env: {given} {shown(type(made).__name__)}, neither a vector environment nor a function "
+        f"env: {given} {brief(type(made).__name__)}, neither a vector environment nor a function "
         f"that makes one environment of Gymnasium, such as lambda: MyEnv(){hint}"
     )

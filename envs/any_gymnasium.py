@@ -54,7 +54,7 @@ from envs.spaces import (
 )
 from envs.vector import twin_if_asked
 from utils.environments import Action, Observation, Suite
-from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, told
+from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, error_text
 from utils.seeding import streams_kept
 from utils.user_modules import advice, import_module, is_environment_package, search
 
@@ -131,8 +131,8 @@ class AnyGymnasium(Suite):
         return as_asked(gymnasium_maker(config, **drawn), config)
 
 
-class Told(NamedTuple):
-    """What an environment tells in its `info`, at every step.
+class InfoContents(NamedTuple):
+    """The contents of an environment's `info`, at every step.
 
     Attributes:
         has_mask: A mask of actions that its observations have not.
@@ -144,7 +144,7 @@ class Told(NamedTuple):
 
 
 def as_asked(make_one: MakeOne, config: ResetSettings) -> MakeOne:
-    """Return what makes an environment with the options of its resets, and its twin if asked."""
+    """Return a maker of an environment with options of its resets, or of its twin if asked."""
     return twin_if_asked(with_options(make_one, config.reset_options), config)
 
 
@@ -162,8 +162,8 @@ def vector_of(
 ) -> SingleEnvs:
     """Return a vector environment of single ones, converted to the spaces of agents.
 
-    Each may have a process of its own; the numbers are the same. `has_mask` and `has_success` say
-    what their `info` tells.
+    Each may have a process of its own; the numbers are the same. `has_mask` and `has_success` are
+    the contents of their `info`.
 
     Raises:
         UserError: agents do not know the spaces.
@@ -232,11 +232,13 @@ def _import(module_name: str, name: str) -> None:
             f"env: '{name}': '{module_name}' is no name of a module. Write "
             "package.module:MyEnv-v0, the module as after 'import'"
         )
+    # A module beside the user's files is found, as python would find it there.
     here = Path.cwd()
     search(here)
     try:
         import_module(module_name)
     except ModuleNotFoundError as error:
+        # A module that it imports itself is missing: its own error says which.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise UserError(
@@ -249,8 +251,8 @@ def _import(module_name: str, name: str) -> None:
         raise failure(name, error) from error
 
 
-def check_first_steps(make_one: MakeOne, name: str) -> Told:
-    """Play an environment at random for a moment and check what it shows and pays.
+def check_first_steps(make_one: MakeOne, name: str) -> InfoContents:
+    """Play an environment at random for a moment; check its observations and rewards.
 
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
@@ -265,7 +267,7 @@ def check_first_steps(make_one: MakeOne, name: str) -> Told:
         has_mask = converted.tells_mask
         converted = Converted(env, has_mask) if has_mask else converted
         _play(converted, name)
-    return Told(has_mask, converted.has_success)
+    return InfoContents(has_mask, converted.has_success)
 
 
 def checked_vector(env: VectorEnv, name: str, options: Options = None) -> ConvertedVector:
@@ -282,13 +284,14 @@ def checked_vector(env: VectorEnv, name: str, options: Options = None) -> Conver
 
         with Streams(name_of(env)).anew():
             _play(converted, name)
+            # Its own are in other processes: one more is made and watched here.
             if isinstance(env.unwrapped, AsyncVectorEnv):
                 with closing(env.unwrapped.env_fns[0]()) as one:
-                    _play(Converted(Watched(one)), name)
+                    _play(Converted(UnchangedCheck(one)), name)
     return converted
 
 
-class Watched(gymnasium.Wrapper):
+class UnchangedCheck(gymnasium.Wrapper):
     """A single environment; UserError where it changes an observation that it has returned.
 
     A process of Gymnasium's begins the next episode before it sends the last observation.
@@ -318,7 +321,7 @@ class Watched(gymnasium.Wrapper):
 
 
 def _play(env: Converted | ConvertedVector, name: str) -> None:
-    """Play at random for a moment, and the first steps once more."""
+    # At random for a moment, then the first steps again: seed and actions should decide all.
     env.action_space.seed(0)
     shown, _ = env.reset(seed=0)
     space = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
@@ -431,7 +434,7 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
             # Tried once: a driver that is missing shows only when something is drawn.
             picture = np.asarray(env.render())
     except Exception as error:  # whatever its author did
-        return told(error)
+        return error_text(error)
     if picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3:
         return None
     return f"it draws {picture.dtype} {list(picture.shape)}, not uint8 [H, W, 3]"
@@ -452,7 +455,7 @@ def _make_mujoco_drawable() -> None:
 
 
 def failure(name: str, error: BaseException) -> UserError:
-    line = told(error)
+    line = error_text(error)
     hints = (
         hint for words, hint in HINTS.items() if isinstance(error, TypeError) and words in line
     )

@@ -149,6 +149,7 @@ class EnvPoolVectorEnv(Environments):
         if min(running["resets"]) < 1 or sum(running["resets"]) > MOST_RESETS:
             raise ValueError(f"running.resets are not from 1 on, and {MOST_RESETS:,} in all")
         resets = np.array(running["resets"])
+        # There an episode depends on earlier steps, and those of ended episodes are gone.
         if self._task.startswith(DEPEND_ON_STEPS) and resets.max() > 1:
             return False
         self._open(running["seed"], running["first_env"])
@@ -180,13 +181,14 @@ class EnvPoolVectorEnv(Environments):
     def _open(self, seed: int, first_env: int) -> None:
         self._seed, self._first_env = seed, first_env
         rows = range(self.num_envs)
+        # A fresh pool: a stream cannot be set back.
         self._pool = self._open_pool([episode_seed(seed, first_env + row, 0) for row in rows])
         self._resets = [0] * self.num_envs
         # Of the first that every episode has shown, and of all that the running one has shown.
         self._firsts, self._checksums = [0] * self.num_envs, [0] * self.num_envs
 
     def _begin_next(self, rows: np.ndarray) -> np.ndarray:
-        """Return what the next episodes of some environments show first."""
+        """Return the first observations of some environments' next episodes."""
         observations, _ = self._pool.reset(rows.astype(np.int32))
         shown = _shown(observations)  # answers come in the order of the rows
         for row, first in zip(rows.tolist(), shown, strict=True):
@@ -197,7 +199,7 @@ class EnvPoolVectorEnv(Environments):
     def _play(
         self, rows: np.ndarray, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return what some environments show after a step, rewards, and which have ended."""
+        """Return some environments' observations after a step, rewards, and which have ended."""
         observations, *outcome, _ = self._pool.step(np.asarray(actions), rows)
         shown = _shown(observations)
         for row, own in zip(rows.tolist(), shown, strict=True):

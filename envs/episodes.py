@@ -32,7 +32,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from envs.notices import name_of
 from utils.environments import Action, Environments, Info, Observation
-from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, told
+from utils.errors import ENDINGS, EXHAUSTED, EnvFault, RunError, UserError, error_text
 from utils.seeding import episode_seed, seed_everything
 from utils.user_modules import refuse_unguarded_script
 
@@ -60,6 +60,7 @@ Running = tuple[int, int, int, int, Options]
 def checksum(shown: object, so_far: int = 0) -> int:
     if isinstance(shown, dict):
         shown = list(shown.items())
+    # An array of objects holds their addresses: what they are is in the parts.
     if isinstance(shown, list | tuple) or (isinstance(shown, np.ndarray) and shown.dtype == object):
         for part in shown:
             so_far = checksum(part, so_far)
@@ -80,7 +81,7 @@ def as_fault(error: BaseException, before: str, after: str) -> BaseException:
         return EnvFault(f"{before}{error}{after}")
     if is_machines or isinstance(error, UserError | RunError):
         return error
-    return EnvFault(f"{before}{told(error)}{after}")
+    return EnvFault(f"{before}{error_text(error)}{after}")
 
 
 class SeededEnv(gymnasium.Wrapper):
@@ -109,6 +110,7 @@ class SeededEnv(gymnasium.Wrapper):
             # The environment itself must not see our option.
             self._episode, options = 0, others
         chosen = {} if self._choose is None else self._choose(self._number)
+        # They belong to the episode: played again, it begins with them again.
         self._options = {**(options or {}), **chosen} or None
         return self._begin()
 
@@ -143,6 +145,7 @@ class SeededEnv(gymnasium.Wrapper):
             # A running episode has not ended, so this is another one.
             if terminated or truncated:
                 return False
+        # Saved while it was running, it looks and has paid as it did then.
         return self._checksum == saved
 
     def _begin(self) -> ResetResult:
@@ -161,6 +164,7 @@ class SeededEnv(gymnasium.Wrapper):
         return episode_seed(self._seed, self._number, self._episode)
 
     def _fault(self, error: BaseException) -> BaseException:
+        # With this seed the user can bring about the same fault alone.
         begun = f"reset(seed={self._episode_seed})"
         where = f", in step {self._n_steps:,} after {begun}" if self._n_steps else f", in {begun}"
         return as_fault(error, f"environment {self._number}: ", where)
@@ -232,6 +236,7 @@ class SingleEnvs(VectorWrapper, Environments):
 
     def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
         with self._streams.anew():
+            # All of them play, also behind one that comes out otherwise.
             return all(self._call("replay", running, actions))
 
     def _call(self, name: str, *arguments: object) -> tuple[Any, ...]:
@@ -247,6 +252,7 @@ def choose_episodes(env: VectorEnv, choose: ChooseOptions) -> None:
     inner = env
     while isinstance(inner, VectorWrapper) and not isinstance(inner, SingleEnvs):
         inner = inner.env
+    # In a process of its own an environment would ask a copy, whose state stays there.
     if not isinstance(inner, SingleEnvs) or not isinstance(inner.env, SyncVectorEnv):
         raise UserError(
             f"callbacks: before_episode chooses options of single Gymnasium environments in one "
@@ -275,15 +281,14 @@ def one_process_each(
 ) -> VectorEnv:
     """Return a vector environment in SAME_STEP mode with one process per environment.
 
-    The processes come from a fork server, as neither OpenGL nor PyTorch's threads survive a fork
-    of this one; it imports the heaviest modules once, for all. They end when this process does,
-    even if it is killed: each waits on a pipe that only this process holds the other end of. A
-    single environment stays in this process.
+    A single environment stays in this process. The others end with it, even if it is killed: each
+    waits on a pipe that only this process holds the other end of.
     """
     if len(make_envs) == 1:
         return SyncVectorEnv(make_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     refuse_unguarded_script()
-    # Imported once, by the server: each process would need seconds for PyTorch alone.
+    # Neither OpenGL nor PyTorch's threads survive a fork of this process, so a server is forked,
+    # which imports the heaviest modules once for all.
     multiprocessing.get_context("forkserver").set_forkserver_preload(SHARED_MODULES)
     return ProcessVectorEnv(
         [functools.partial(_undisturbed, make_env) for make_env in make_envs],
@@ -326,6 +331,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 process.join(SECONDS_TO_DIE)
             died = {n: p.exitcode for n, p in enumerate(self.processes) if not p.is_alive()}
             for process in self.processes:
+                # The others may be within a step, and nobody will read its result.
                 process.kill()
             self._state = AsyncState.DEFAULT  # none of them is waited for
             self.close(terminate=True)
@@ -334,10 +340,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
 
 def _undisturbed(make_env: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    """Open an environment; its process leaves signals to the one that trains.
-
-    A terminal sends Ctrl-C, and a cluster its warnings, to every process of a run.
-    """
+    # A terminal sends Ctrl-C, and a cluster its warnings, to every process of a run: signals are
+    # left to the one that trains.
     if multiprocessing.parent_process() is not None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)

@@ -29,7 +29,7 @@ Code = type | FunctionType
 
 
 def facts_of(given: object, made: Layer) -> dict[str, object]:
-    """Return what is known of a given environment, by name: plain values, or lists of such.
+    """Return the known facts of a given environment, by name: plain values, or lists of such.
 
     It is `made`, and `given` is the same or the function or class that has made it. Known are its
     wrappers, spaces, spec and arguments, and those of its maker; and the sha256 of a user's code.

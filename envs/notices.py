@@ -25,12 +25,12 @@ def said_so_far() -> frozenset[str]:
 
 
 def do_not_say(subjects: frozenset[str]) -> None:
-    """Take over what another process has said."""
+    """Take over another process's notices."""
     _said.update(subjects)
 
 
 def name_of(env: gymnasium.Env | VectorEnv) -> str:
-    """Return what messages call an environment: its id, or else its class."""
+    """Return an environment's name in messages: its id, or else its class."""
     inner = env.unwrapped
     if isinstance(inner, SyncVectorEnv):
         inner = inner.envs[0].unwrapped

@@ -48,11 +48,11 @@ class Popgym(Suite):
         )
         parts = config.popgym_previous_action, config.popgym_antialias
         return vector_of(
-            lambda: Published(task(), *parts) if any(parts) else task(), config.n_envs, seed
+            lambda: PublishedInputs(task(), *parts) if any(parts) else task(), config.n_envs, seed
         )
 
 
-class Published(gymnasium.Wrapper):
+class PublishedInputs(gymnasium.Wrapper):
     """Shows, behind the task's own, the last action and the flag of the first step.
 
     As popgym's Antialias(PreviousAction(env)), which take no wrappers but their own.

@@ -99,6 +99,7 @@ class Converted(gymnasium.Wrapper):
         self.reads_success = metadata.get(HAS_SUCCESS, True)
         self.has_success = metadata.get(HAS_SUCCESS, False)
         self.action_space, self._action = adapt_action_space(env.action_space)
+        # The mask becomes a part of the observation, where agents look for it.
         shown_space = env.observation_space
         if has_mask:
             mask = spaces.MultiBinary(spaces.flatdim(self.action_space))
@@ -123,6 +124,7 @@ class Converted(gymnasium.Wrapper):
     def step(self, action: Action) -> SingleStepResult:
         found = self.env.step(self._action(action))
         observation, reward, terminated, truncated, info = _parts(found, "step()", STEP)
+        # Two comparisons settle nearly every step; the rest is looked at in full.
         if not isinstance(reward, NUMBERS) or not -EXACT <= reward <= EXACT:
             if isinstance(reward, np.ndarray):
                 reward = reward[()]  # an array without dimensions is its number
@@ -211,7 +213,7 @@ class ConvertedVector(Wrapped):
         observations, info = _parts(found, "reset()", RESET)
         self._check(observations, "reset()")
         if not isinstance(info, dict):
-            raise EnvFault(f"reset() returns {shown(info)} as info. Return a dictionary")
+            raise EnvFault(f"reset() returns {brief(info)} as info. Return a dictionary")
         if ACTION_MASK in info and ACTION_MASK not in _parts_of(self.single_observation_space):
             raise UserError(
                 f"env: a vector environment's {ACTION_MASK} is read from its observations, not "
@@ -225,6 +227,7 @@ class ConvertedVector(Wrapped):
             found = self.env.step(own_actions)
         observations, rewards, *ends, info = _parts(found, "step()", STEP)
         self._check(observations, "step()")
+        # A copy: an environment may return one buffer again and again.
         rewards = np.array(rewards)
         terminated, truncated = (_truths(np.array(each)) for each in ends)
         for name, array, kinds in (
@@ -234,10 +237,10 @@ class ConvertedVector(Wrapped):
         ):
             is_row = array.shape == self._shape and array.dtype.kind in kinds
             if not (is_row and _is_finite(array)):
-                raise EnvFault(f"step() returns {shown(array)} as {name}, {[*self._shape]} of them")
+                raise EnvFault(f"step() returns {brief(array)} as {name}, {[*self._shape]} of them")
         self._paid.check(rewards, "step()")
         if not isinstance(info, dict):
-            raise EnvFault(f"step() returns {shown(info)} as info. Return a dictionary")
+            raise EnvFault(f"step() returns {brief(info)} as info. Return a dictionary")
         self.info: object = info
         ended = terminated | truncated
         if ended.any():
@@ -271,7 +274,7 @@ class ConvertedVector(Wrapped):
         if key is None:
             return {}
         if np.shape(place[key]) != self._shape:
-            raise EnvFault(f'info["{key}"] is {shown(place[key])}, and there are {self.num_envs}')
+            raise EnvFault(f'info["{key}"] is {brief(place[key])}, and there are {self.num_envs}')
         is_told = ended & place.get(f"_{key}", True)
         success = np.zeros(self.num_envs, bool)
         for row in is_told.nonzero()[0]:
@@ -280,7 +283,7 @@ class ConvertedVector(Wrapped):
 
 
 class Inner(WithOptions):
-    """One of a given SyncVectorEnv: its next `reset` does not change what it has shown.
+    """One of a given SyncVectorEnv: its next `reset` does not change its last observation.
 
     Its numbers are checked before the arrays of the vector wrap them.
     """
@@ -339,7 +342,7 @@ def _succeeded(value: object, key: str) -> bool:
     success = _truth(value)
     if success is None:
         raise EnvFault(
-            f'info["{key}"] is {shown(value)} where an episode ended. Give a bool, or 0 or 1; or '
+            f'info["{key}"] is {brief(value)} where an episode ended. Give a bool, or 0 or 1; or '
             f'write metadata = {{"{HAS_SUCCESS}": False}}, and it is not read'
         )
     return success
@@ -379,7 +382,7 @@ def _let_reset_in_same_step(env: VectorEnv) -> None:
             "and begins the next episode within the last one's step, "
             'metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}'
         )
-    # Each wrapper between the agent and the environment may change what is shown.
+    # Each wrapper between the agent and the environment may change what is brief.
     wrapper = env
     while isinstance(wrapper, VectorWrapper):
         if not _keeps_last_observations(wrapper):
@@ -445,14 +448,14 @@ def checked_metadata(env: gymnasium.Env | VectorEnv) -> dict[str, Any]:
     """Return an environment's metadata, or raise UserError where they cannot be read."""
     metadata = env.metadata
     if not isinstance(metadata, dict):
-        raise UserError(f"env: metadata is {shown(metadata)}. Write a dictionary, such as {{}}")
+        raise UserError(f"env: metadata is {brief(metadata)}. Write a dictionary, such as {{}}")
     for key in (ACTION_NAMES, NUMBER_NAMES):
         names = metadata.get(key, [])
         if not (isinstance(names, list | tuple) and all(isinstance(n, str | int) for n in names)):
-            raise UserError(f'env: metadata["{key}"] is {shown(names)}. Write a list of names')
+            raise UserError(f'env: metadata["{key}"] is {brief(names)}. Write a list of names')
     if not isinstance(metadata.get(HAS_SUCCESS, False), bool):
         raise UserError(
-            f'env: metadata["{HAS_SUCCESS}"] is {shown(metadata[HAS_SUCCESS])}. Write True or False'
+            f'env: metadata["{HAS_SUCCESS}"] is {brief(metadata[HAS_SUCCESS])}. Write True or False'
         )
     return metadata
 
@@ -509,7 +512,7 @@ def checker(space: spaces.Space, name: str) -> Callable[[Observation, str], None
             if is_array and space.dtype not in (None, part.dtype) and part.shape == space.shape:
                 remedy = f". Return {space.dtype}, or give the space the dtype {part.dtype}"
             raise EnvFault(
-                f"{where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
+                f"{where} shows {brief(part)} ({kind}), which is not of its space {brief(space)}"
                 f"{remedy}"
             )
         for each in kept:
@@ -521,7 +524,7 @@ def checker(space: spaces.Space, name: str) -> Callable[[Observation, str], None
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    """Return whether all numbers are finite: their squares' sum is, mostly, and that is quicker."""
+    # The sum of squares is finite where all numbers are, mostly, and that is quicker.
     is_float = array.dtype.kind == "f"
     return not is_float or math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
@@ -555,12 +558,12 @@ def adapt_observation_space(space: spaces.Space) -> Conversion:
         )
     if n_numbers > MOST_NUMBERS:
         raise UserError(
-            f"observations: {shown(space)} makes a vector of {n_numbers:,} numbers, discrete "
+            f"observations: {brief(space)} makes a vector of {n_numbers:,} numbers, discrete "
             f"ones one-hot; up to {MOST_NUMBERS:,} are read. Pictures are images if they are uint8 "
             "from 0 to 255"
         )
     if not (images or n_texts or n_numbers):
-        raise UserError(f"observations: {shown(space)} has nothing to see. {ALLOWED}")
+        raise UserError(f"observations: {brief(space)} has nothing to see. {ALLOWED}")
     return conversion
 
 
@@ -580,12 +583,12 @@ def adapt_action_space(space: spaces.Space) -> Conversion:
     if isinstance(space, spaces.Box):
         return _rescaled(space, allowed)
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        raise UserError(f"actions: {shown(space)} cannot be used. {allowed}")
+        raise UserError(f"actions: {brief(space)} cannot be used. {allowed}")
     # Joint actions are counted as digits of a number, each with its own base.
     sizes = (int(space.n),) if isinstance(space, spaces.Discrete) else space.nvec.ravel().tolist()
     n_actions = math.prod(sizes)
     if n_actions > MOST_ACTIONS:
-        raise UserError(f"actions: {shown(space)} has {n_actions:,} actions. {allowed}")
+        raise UserError(f"actions: {brief(space)} has {n_actions:,} actions. {allowed}")
     discrete = spaces.Discrete(n_actions)
     if isinstance(space, spaces.Discrete):
         is_same = space.start == 0
@@ -599,7 +602,7 @@ def adapt_action_space(space: spaces.Space) -> Conversion:
 
 
 def _rescaled(space: spaces.Box, allowed: str) -> Conversion:
-    given, n_numbers = f"actions: {shown(space)}", spaces.flatdim(space)
+    given, n_numbers = f"actions: {brief(space)}", spaces.flatdim(space)
     if space.dtype.kind != "f":
         raise UserError(f"{given} holds whole numbers. Make it MultiDiscrete, or a Box of float32")
     if not (np.isfinite(space.low) & np.isfinite(space.high)).all():
@@ -647,7 +650,7 @@ def has_text(space: spaces.Space) -> bool:
     return any(is_text(leaf) for _, leaf in _leaves(space))
 
 
-def shown(space: object) -> str:
+def brief(space: object) -> str:
     try:
         return shortened(" ".join(str(space).split()))
     except Exception:  # whatever its author did
@@ -685,7 +688,7 @@ def _dictionary(space: spaces.Dict | spaces.Tuple, path: tuple[str, ...]) -> Con
     made = [(key, str(key), _seen(part, (*path, str(key)))) for key, part in parts]
     converted = spaces.Dict({name: part.space for _, name, part in made})
     if len(converted) < len(made):
-        raise UserError(f"observations: {shown(space)} has keys of one text, such as 1 and '1'")
+        raise UserError(f"observations: {brief(space)} has keys of one text, such as 1 and '1'")
     if all(key is name and part.convert is _same for key, name, part in made):
         return Conversion(converted)
 
@@ -750,7 +753,7 @@ def _fractions(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
         if not (fractions.min(initial=0) >= 0 and fractions.max(initial=1) <= 1):
             raise EnvFault(
                 f"{_called(path)} shows numbers from {np.min(values)} to {np.max(values)}, beyond "
-                f"the bounds of its space {shown(space)}. Give it theirs"
+                f"the bounds of its space {brief(space)}. Give it theirs"
             )
         return _flat(fractions, n_axes)
 
@@ -790,7 +793,7 @@ def _bytes(fractions: np.ndarray) -> np.ndarray:
 def _mask(values: Observation) -> np.ndarray:
     mask = np.asarray(values)
     if not np.isin(mask, (0, 1)).all():
-        raise EnvFault(f"{ACTION_MASK} is {shown(values)}. Give a bool, or 0 or 1, for each action")
+        raise EnvFault(f"{ACTION_MASK} is {brief(values)}. Give a bool, or 0 or 1, for each action")
     return mask.astype(np.int8)
 
 
@@ -800,7 +803,7 @@ def _flat(values: ArrayLike, n_axes: int) -> np.ndarray:
 
 
 def _unseen(space: spaces.Space, path: tuple[str, ...], why: str) -> UserError:
-    return UserError(f"observations: {_called(path)} is {shown(space)}{why}")
+    return UserError(f"observations: {_called(path)} is {brief(space)}{why}")
 
 
 def _called(path: tuple[str, ...]) -> str:

@@ -83,6 +83,7 @@ class Streams:
         environment within the run.
         """
         if seed is not None:
+            # The same for all runs of a seed, whatever the agent has drawn by then.
             generator = torch.Generator().manual_seed(derived_seed(seed, number))
             self._own[0] = generator.get_state()
         self._n_calls, self._is_alone, self._seen = 0, True, None
@@ -94,6 +95,7 @@ class Streams:
         # At each call: the learner itself may change them between two steps.
         self._settings = ProcessSettings.now()
         self._agents = [generator.get_state() for generator in _generators()]
+        # From here on the environment draws from its own stream, not from the agent's.
         torch.default_generator.set_state(self._own[0])
         for place in self._own.keys() - {0}:
             _generators()[place].set_state(self._own[place])

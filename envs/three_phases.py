@@ -39,7 +39,7 @@ WINDOW = np.add.outer(
 CENTRE = len(WINDOW) // 2
 
 
-class Cell(IntEnum):
+class GridCell(IntEnum):
     """The kinds of cells. Signs and doors of Visual Match stand in the order of colours."""
 
     FREE, OUTSIDE, WALL, PLAYER, APPLE, KEY, INDICATOR = range(7)
@@ -55,36 +55,39 @@ class Kind(NamedTuple):
     colour: tuple[int, int, int]
     blocks: bool = False
     reward: float = 0.0
-    becomes: Cell | None = None
+    becomes: GridCell | None = None
 
 
 BACKGROUND, DOOR = (204, 204, 204), (134, 206, 235)
 KINDS = {
-    Cell.FREE: Kind(BACKGROUND),
-    Cell.OUTSIDE: Kind(BACKGROUND, blocks=True),
-    Cell.WALL: Kind((25, 25, 25), blocks=True),
-    Cell.PLAYER: Kind((228, 148, 109)),
-    Cell.APPLE: Kind((140, 178, 0), reward=1.0, becomes=Cell.FREE),
-    Cell.KEY: Kind((159, 81, 44), becomes=Cell.FREE),
-    Cell.INDICATOR: Kind((255, 255, 255), blocks=True),
-    Cell.LOCKED: Kind(DOOR, blocks=True),
-    Cell.UNLOCKED: Kind(DOOR, reward=DOOR_REWARD, becomes=Cell.OPENED),
-    Cell.OPENED: Kind(DOOR),
+    GridCell.FREE: Kind(BACKGROUND),
+    GridCell.OUTSIDE: Kind(BACKGROUND, blocks=True),
+    GridCell.WALL: Kind((25, 25, 25), blocks=True),
+    GridCell.PLAYER: Kind((228, 148, 109)),
+    GridCell.APPLE: Kind((140, 178, 0), reward=1.0, becomes=GridCell.FREE),
+    GridCell.KEY: Kind((159, 81, 44), becomes=GridCell.FREE),
+    GridCell.INDICATOR: Kind((255, 255, 255), blocks=True),
+    GridCell.LOCKED: Kind(DOOR, blocks=True),
+    GridCell.UNLOCKED: Kind(DOOR, reward=DOOR_REWARD, becomes=GridCell.OPENED),
+    GridCell.OPENED: Kind(DOOR),
 }
 for number, colour in enumerate(((255, 0, 0), (0, 255, 0), (0, 0, 255))):
-    KINDS[Cell(Cell.RED_SIGN + number)] = Kind(colour, blocks=True)
-    KINDS[Cell(Cell.WRONG_RED + number)] = Kind(colour, becomes=Cell.FREE)
-    KINDS[Cell(Cell.RIGHT_RED + number)] = Kind(colour, reward=DOOR_REWARD, becomes=Cell.FREE)
-COLOURS = np.array([KINDS[cell].colour for cell in Cell], dtype=np.uint8)  # [K, 3]
+    KINDS[GridCell(GridCell.RED_SIGN + number)] = Kind(colour, blocks=True)
+    KINDS[GridCell(GridCell.WRONG_RED + number)] = Kind(colour, becomes=GridCell.FREE)
+    KINDS[GridCell(GridCell.RIGHT_RED + number)] = Kind(
+        colour, reward=DOOR_REWARD, becomes=GridCell.FREE
+    )
+COLOURS = np.array([KINDS[cell].colour for cell in GridCell], dtype=np.uint8)  # [K, 3]
 COLOUR_PLANES = np.ascontiguousarray(COLOURS.T)  # [3, K]
-BLOCKS = np.array([KINDS[cell].blocks for cell in Cell])
-REWARDS = np.array([KINDS[cell].reward for cell in Cell], dtype=np.float32)
+BLOCKS = np.array([KINDS[cell].blocks for cell in GridCell])
+REWARDS = np.array([KINDS[cell].reward for cell in GridCell], dtype=np.float32)
 BECOMES = np.array(
-    [cell if KINDS[cell].becomes is None else KINDS[cell].becomes for cell in Cell], dtype=np.uint8
+    [cell if KINDS[cell].becomes is None else KINDS[cell].becomes for cell in GridCell],
+    dtype=np.uint8,
 )
 # The centre of a view shows the agent, but an open door is in front of it.
-IN_CENTRE = np.full(len(Cell), Cell.PLAYER, np.uint8)
-IN_CENTRE[Cell.OPENED] = Cell.OPENED
+IN_CENTRE = np.full(len(GridCell), GridCell.PLAYER, np.uint8)
+IN_CENTRE[GridCell.OPENED] = GridCell.OPENED
 
 N_PHASES = 3
 FIRST_PHASE, APPLES_PHASE, LAST_PHASE = range(3)
@@ -103,9 +106,9 @@ def cell_number(place: np.ndarray | tuple[int, int]) -> np.ndarray:
 
 def board(*rows: str) -> np.ndarray:
     """Return a board drawn with # for a wall, d for a locked door, . for nothing.  [N_CELLS]"""
-    kinds = {".": Cell.FREE, "#": Cell.WALL, "d": Cell.LOCKED}
+    kinds = {".": GridCell.FREE, "#": GridCell.WALL, "d": GridCell.LOCKED}
     inside = [[kinds[sign] for sign in row] for row in rows]
-    return np.pad(np.array(inside, np.uint8), PADDING, constant_values=Cell.OUTSIDE).ravel()
+    return np.pad(np.array(inside, np.uint8), PADDING, constant_values=GridCell.OUTSIDE).ravel()
 
 
 ORCHARD = board("#" * 11, *["#.........#"] * 5, "#" * 11)
@@ -164,7 +167,7 @@ class ThreePhases(NumpyVectorEnv):
         `boards` [3, N_CELLS] come without apples; `apple_cells` [10, 2] are (row, column) each.
         """
         self._boards[row] = boards
-        self._boards[row, APPLES_PHASE, cell_number(apple_cells)] = Cell.APPLE
+        self._boards[row, APPLES_PHASE, cell_number(apple_cells)] = GridCell.APPLE
         self._cells[row] = start
         self._phases[row] = self._steps[row] = self._regrowths[row] = self._succeeded[row] = 0
 
@@ -216,14 +219,14 @@ class ThreePhases(NumpyVectorEnv):
         return (self._offsets[rows] + self._phases[rows]) * N_CELLS
 
     def _grow_apples(self, entered: np.ndarray) -> None:
-        is_taken = entered == Cell.APPLE
+        is_taken = entered == GridCell.APPLE
         if np.count_nonzero(is_taken):
             rows = np.flatnonzero(is_taken)
             self._regrowths[rows, self._cells[rows]] = self._steps[rows] + REGROWTH
         # Equal, not less: each step comes once, and nothing has to be erased afterwards.
         is_back = self._regrowths == self._steps[:, None]
         if np.count_nonzero(is_back):
-            self._boards[:, APPLES_PHASE][is_back] = Cell.APPLE
+            self._boards[:, APPLES_PHASE][is_back] = GridCell.APPLE
 
     def _turn_phases(self) -> None:
         phases = self._phase_of.take(self._steps, mode="clip")
@@ -299,18 +302,18 @@ class VisualMatchVectorEnv(ThreePhases):
 
     def begin_with(self, row: int, draws: MatchDraws) -> None:
         self.begin_on(row, MATCH_BOARDS, draws.apple_cells, cell_number(MATCH_START))
-        sign = Cell.RED_SIGN + draws.target_colour
+        sign = GridCell.RED_SIGN + draws.target_colour
         self._boards[row, FIRST_PHASE, cell_number(draws.target_cell)] = sign
         # Colours count up from red in signs and doors alike: an offset makes the kind.
         is_right = draws.door_colours == draws.target_colour
-        doors = np.where(is_right, Cell.RIGHT_RED, Cell.WRONG_RED) + draws.door_colours
+        doors = np.where(is_right, GridCell.RIGHT_RED, GridCell.WRONG_RED) + draws.door_colours
         self._boards[row, LAST_PHASE, DOOR_NUMBERS] = doors
 
     def react(self, entered: np.ndarray) -> None:
-        is_door = entered >= Cell.WRONG_RED
+        is_door = entered >= GridCell.WRONG_RED
         if np.count_nonzero(is_door):
             # All three vanish, so that nobody can try one door after another.
-            self._boards[np.flatnonzero(is_door)[:, None], LAST_PHASE, DOOR_NUMBERS] = Cell.FREE
+            self._boards[np.flatnonzero(is_door)[:, None], LAST_PHASE, DOOR_NUMBERS] = GridCell.FREE
 
     def carried(self, rows: np.ndarray) -> np.ndarray:
         # Signs have the highest kinds on this board.
@@ -318,7 +321,7 @@ class VisualMatchVectorEnv(ThreePhases):
 
     def cues(self) -> np.ndarray:
         """Return the colour of the sign, 0 to 2, where an agent stands before it.  [N]"""
-        colours = self.carried(self._rows).astype(np.int64) - int(Cell.RED_SIGN)
+        colours = self.carried(self._rows).astype(np.int64) - int(GridCell.RED_SIGN)
         return np.where((self._phases == FIRST_PHASE) | self.is_twin, colours, NOT_SHOWN)
 
 
@@ -375,21 +378,21 @@ class KeyToDoorVectorEnv(ThreePhases):
 
     def begin_with(self, row: int, draws: KeyDraws) -> None:
         self.begin_on(row, KEY_BOARDS, draws.apple_cells, cell_number(draws.player_cell))
-        self._boards[row, FIRST_PHASE, cell_number(draws.key_cell)] = Cell.KEY
+        self._boards[row, FIRST_PHASE, cell_number(draws.key_cell)] = GridCell.KEY
 
     def react(self, entered: np.ndarray) -> None:
-        has_key = entered == Cell.KEY
-        indicators = np.where(has_key, Cell.INDICATOR, Cell.WALL)
+        has_key = entered == GridCell.KEY
+        indicators = np.where(has_key, GridCell.INDICATOR, GridCell.WALL)
         self._boards[:, FIRST_PHASE, INDICATOR_NUMBER] = indicators
-        self._boards[has_key, LAST_PHASE, DOOR_NUMBER] = Cell.UNLOCKED
+        self._boards[has_key, LAST_PHASE, DOOR_NUMBER] = GridCell.UNLOCKED
 
     def carried(self, rows: np.ndarray) -> np.ndarray:
-        is_left = (self._boards[rows, FIRST_PHASE] == Cell.KEY).any(1)
-        return np.where(is_left, Cell.FREE, Cell.KEY)
+        is_left = (self._boards[rows, FIRST_PHASE] == GridCell.KEY).any(1)
+        return np.where(is_left, GridCell.FREE, GridCell.KEY)
 
     def cues(self) -> np.ndarray:
         """Return whether the key has been taken, 0 or 1, where an agent is in its room.  [N]"""
-        is_taken = self.carried(self._rows) == Cell.KEY
+        is_taken = self.carried(self._rows) == GridCell.KEY
         return np.where((self._phases == FIRST_PHASE) | self.is_twin, is_taken, NOT_SHOWN)
 
 

@@ -33,7 +33,7 @@ from envs.episodes import (
     episode_seed,
 )
 from envs.settings import FULL, TwinSettings
-from envs.spaces import shown
+from envs.spaces import brief
 from utils.environments import Environments, Info, Observation, State, Wrapped
 from utils.errors import ENDINGS, UserError
 
@@ -72,8 +72,8 @@ class NumpyVectorEnv(Environments):
     A subclass has `begin` for one environment, `advance` and `observe` for all. Every episode draws
     from a generator of its own (envs/episodes.py). Observations are uint8 images of `image_shape`
     (C, H, W), or of another `observation_space`. Where `has_success` is true, an episode succeeds
-    or fails, and `succeeded` tells which. With `is_twin`, `observe` shows at every step what is to
-    be remembered, where a subclass has a twin.
+    or fails, and `succeeded` tells which. With `is_twin`, `observe` shows the cue at every step,
+    where a subclass has a twin.
     """
 
     is_twin = False
@@ -147,8 +147,10 @@ class NumpyVectorEnv(Environments):
         ended = terminated | truncated
         if ended.any():
             rows = np.flatnonzero(ended)
+            # Before anything begins anew: `put` writes over these observations.
             info = {"final_obs": final_observations(shown, rows), "_final_obs": ended}
             if self.has_success:
+                # Asked of the episode that ended: the next one begins below.
                 info |= {"success": self.succeeded() & ended, "_success": ended}
             self._begin_next(rows)
             # In place: `final_obs` holds copies already.
@@ -197,6 +199,7 @@ class NumpyVectorEnv(Environments):
             self.begin(row, self._generators[row])
 
     def _go_to(self, rows: np.ndarray, episodes: Sequence[int]) -> None:
+        # `_begin_next` counts up.
         self._episodes[rows] = np.asarray(episodes) - 1
 
 
@@ -228,6 +231,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             info["episode"]["success"] = self._success(info)
         # A copy: the caller may write the next actions into the same array.
         self._actions.append(np.array(actions))
+        # Now and then, since each time the queue is copied.
         if self._n_steps % STEPS_UNTIL_FORGOTTEN == 0:
             # Seldom, as it copies the queue: between, a few steps too many are kept.
             self._actions = deque(self._running_actions(), LONGEST_REPLAY)
@@ -317,7 +321,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             low, high = space.low, space.high
         is_inside = (actions >= low) & (actions <= high)
         if actions.shape[2:] != (space.shape or ()) or not is_inside.all():
-            raise ValueError(f"the state holds actions that are not of {shown(space)}")
+            raise ValueError(f"the state holds actions that are not of {brief(space)}")
 
     def _told(
         self, work: Callable[Given, Result], *arguments: Given.args, **options: Given.kwargs
@@ -333,7 +337,7 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
 
 
 class Twin(gymnasium.ObservationWrapper):
-    """A single environment that shows at every step what is to be remembered, in the same space.
+    """A single environment that shows its cue at every step, in the same space.
 
     Its method `show_cue(observation)` returns an observation with that in it.
     """
@@ -378,7 +382,7 @@ def _number(cue: object) -> int:
         return NOT_SHOWN
     if not isinstance(cue, Integral) or not NOT_SHOWN <= int(cue) < 2**63:
         raise UserError(
-            f"env: its cue is {shown(cue)}. Tell a number from 0 on, or None while it shows "
+            f"env: its cue is {brief(cue)}. Tell a number from 0 on, or None while it shows "
             "nothing that is to be remembered"
         )
     return int(cue)

@@ -38,20 +38,20 @@ class First(TrainedMemory):
     def initial(self, n_envs: int) -> TensorMemory:
         return TensorMemory(torch.zeros(n_envs, self.width + 1, device=self.device))
 
-    def context(self, state: Any, is_first: Tensor) -> Tensor:
+    def stored_state(self, state: Any, is_first: Tensor) -> Tensor:
         # The state is emptied where an episode begins.
         return state.state.masked_fill(is_first[:, None], 0.0)
 
     @torch.no_grad()
     def step(self, x: Tensor, state: Any, is_first: Tensor, advance: bool = True) -> Tensor:
-        kept = self._kept(self.context(state, is_first), x)
+        kept = self._kept(self.stored_state(state, is_first), x)
         if advance:
             state.state = kept
         return self._output(kept, x)
 
-    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, is_first: Tensor, stored_state: Tensor) -> Tensor:
         # Whole sequences with gradients.  [T, B, F] -> [T, B, F]
-        outputs, kept = [], context
+        outputs, kept = [], stored_state
         for features, begun in zip(x, is_first.to(x.device), strict=True):
             kept = self._kept(kept.masked_fill(begun[:, None], 0.0), features)
             outputs.append(self._output(kept, features))

@@ -22,12 +22,12 @@ def main(run: str, movie: str = "episode.gif") -> float:
             pictures.append(player.draw())
             observation, reward, _, _, _ = player.step(action)
             paid += reward
-            print(f"step {len(pictures)}: action {action}{told(looked)}")
+            print(f"step {len(pictures)}: action {action}{noticed(looked)}")
     imageio.imwrite(Path(movie), pictures, duration=250)
     return paid
 
 
-def told(looked: dict) -> str:
+def noticed(looked: dict) -> str:
     """Return the step with the most attention, and the words of HELM's tokens."""
     text = ""
     if "attention" in looked:

@@ -84,7 +84,7 @@ class Step(NamedTuple):
 
     Attributes:
         actions: Sampled, or the most probable ones.  [N] int64, or [N, A] float32 of a Box
-        context: Stored for the update; of width 0 if it needs nothing.  [N, ...]
+        stored_state: Stored for the update; of width 0 if it needs nothing.  [N, ...]
         log_probs: Of the actions, for an agent with a policy.  [N]
         values: Of the observations, for an agent with a critic.  [N]
         all_log_probs: Of every action, where there are so many.  [N, A]
@@ -94,7 +94,7 @@ class Step(NamedTuple):
     """
 
     actions: Tensor
-    context: Tensor
+    stored_state: Tensor
     log_probs: Tensor | None = None
     values: Tensor | None = None
     all_log_probs: Tensor | None = None
@@ -111,10 +111,10 @@ class Batch(NamedTuple):
         actions, log_probs, values: As they were when acting.  [B], actions of a Box [B, A]
         advantages: Not standardised.  [B]
         returns: Targets of the critic.  [B]
-        context: `Step.context` of all observations.  [B, ...] or [B', ...]
+        stored_state: `Step.stored_state` of all observations.  [B, ...] or [B', ...]
         action_masks: Whether an action was allowed; None: every one.  [B, A] bool
         lengths: Of the sequences, summing to B; None for single steps.  [S] int64, on the CPU
-        before: Earlier steps of the episode given as context of each sequence; None for single
+        context_len: Earlier steps of the episode given as context of each sequence; None for single
             steps.  [S] int64, on the CPU
     """
 
@@ -124,10 +124,10 @@ class Batch(NamedTuple):
     values: Tensor
     advantages: Tensor
     returns: Tensor
-    context: Tensor
+    stored_state: Tensor
     action_masks: Tensor | None = None
     lengths: Tensor | None = None
-    before: Tensor | None = None
+    context_len: Tensor | None = None
 
 
 class SequenceBatch(NamedTuple):
@@ -138,7 +138,7 @@ class SequenceBatch(NamedTuple):
         is_first: No earlier step is known: an episode begins, or a sequence cut out of one.
             [T+1, B] bool
         last_actions: 0 where `is_first`.  [T+1, B] int64, or [T+1, B, A] float32 of a Box
-        context: `Step.context` of each step.  [T+1, B, ...]
+        stored_state: `Step.stored_state` of each step.  [T+1, B, ...]
         actions: [T, B] int64, or [T, B, A] float32
         rewards: [T, B]
         terminated: 1 where the episode ended of itself, so that nothing follows.  [T, B]
@@ -148,7 +148,7 @@ class SequenceBatch(NamedTuple):
     observations: ObservationBatch
     is_first: Tensor
     last_actions: Tensor
-    context: Tensor
+    stored_state: Tensor
     actions: Tensor
     rewards: Tensor
     terminated: Tensor
@@ -166,15 +166,15 @@ class Transitions(NamedTuple):
 
     Attributes:
         observations: Before each step, then after each, also where that ended the episode.  2B
-        context: `Step.context` of the observations; after a step it is valid only where the reward
-            reads it.  [2B, ...]
+        stored_state: `Step.stored_state` of the observations; after a step it is valid only where
+            the reward reads it.  [2B, ...]
         actions: [B] int64, or [B, A] float32 of a Box
         rewards: The environment's own.  [B] float32
         is_first: Where an episode begins, if the steps are a whole rollout in its order.  [T, N]
     """
 
     observations: ObservationBatch
-    context: Tensor
+    stored_state: Tensor
     actions: Tensor
     rewards: Tensor
     is_first: Tensor | None = None
@@ -314,24 +314,24 @@ class ActorCriticAgent(Agent):
         """Return log-probabilities, values and entropy of a batch, with gradients."""
 
     def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Recalled:
-        """Read one step into the memory; return its context for `choose`, and the tokens read.
+        """Read one step into the memory; return its stored_state for `choose`, and the tokens read.
 
         A recordable agent acts by `choose` on what it recalls.
         """
         raise NotImplementedError
 
     def choose(
-        self, context: Tensor, observations: Observations, deterministic: bool = False
+        self, stored_state: Tensor, observations: Observations, deterministic: bool = False
     ) -> Step:
         """Choose actions, given what was recalled."""
         raise NotImplementedError
 
     def refresh(
-        self, past: Observations, is_first: Tensor, context: Tensor, memory: Memory
+        self, past: Observations, is_first: Tensor, stored_state: Tensor, memory: Memory
     ) -> None:
         """Recompute the memory in place from the last P <= n_context steps, with new weights.
 
-        `past` is [P, N, ...] of each kind, `is_first` [P, N]; `context` is their `Step.context`.
+        `past` is [P, N, ...] of each kind, `is_first` [P, N]; `stored_state` is that of each step.
         """
 
 
@@ -353,7 +353,7 @@ class Stepped(NamedTuple):
     """One step of a `Torso`: features [N, D]; as of `Step`, what replay stores and the rest."""
 
     features: Tensor
-    context: Tensor
+    stored_state: Tensor
     remembered: Tensor
     read: TokensRead | None = None
 

@@ -41,7 +41,7 @@ class MemoryAgent(ActorCriticAgent):
     """Encoder → memory → heads, all trained.
 
     Without a memory the heads see the present alone and learn from single steps; else they learn
-    from whole sequences, each unrolled from the context stored with its first step.
+    from whole sequences, each unrolled from the state stored with its first step.
 
     Attributes:
         memory_class: The memory, built from (width of the features, config).
@@ -72,11 +72,12 @@ class MemoryAgent(ActorCriticAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        context = self.memory.context(memory, percept.is_first)
+        stored_state = self.memory.stored_state(memory, percept.is_first)
         features = self.encoder(percept.observations)
+        # Its state before this step is read above: the step replaces it.
         remembered = self.memory.step(features, memory, percept.is_first, advance)
         masks = percept.observations.action_masks
-        step = self.heads.step(remembered, context, deterministic, masks)
+        step = self.heads.step(remembered, stored_state, deterministic, masks)
         return step._replace(remembered=remembered)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
@@ -98,21 +99,21 @@ class MemoryAgent(ActorCriticAgent):
 
     @torch.no_grad()
     def refresh(
-        self, past: Observations, is_first: Tensor, context: Tensor, memory: Memory
+        self, past: Observations, is_first: Tensor, stored_state: Tensor, memory: Memory
     ) -> None:
         flat = past.map(lambda kind: kind.flatten(0, 1))
         features = self.encoder(flat).unflatten(0, is_first.shape)  # [P, N, F]
-        self.memory.refresh(features, is_first, context[0], memory)
+        # Only the first step's: the others follow from it, with the weights of now.
+        self.memory.refresh(features, is_first, stored_state[0], memory)
 
     def fingerprints(self) -> dict[str, str]:
         return self.encoder.fingerprints()
 
     def _unrolled(self, features: Tensor, batch: Batch) -> Tensor:
         """Return the memory's output at each step of the sequences.  [B', F] -> [B, D]"""
-        if batch.lengths is None or batch.before is None:
+        if batch.lengths is None or batch.context_len is None:
             raise ValueError("a memory learns from whole sequences, the batch has single steps")
-        # `before` steps are read to warm the memory up, and pay no loss.
-        lengths = batch.before + batch.lengths  # [S], summing to B'
+        lengths = batch.context_len + batch.lengths  # [S], summing to B'
         device, n_sequences = features.device, len(lengths)
         firsts = lengths.cumsum(0) - lengths
         sequence_of = torch.arange(n_sequences).repeat_interleave(lengths)
@@ -124,10 +125,12 @@ class MemoryAgent(ActorCriticAgent):
         shown.view(-1)[place_of] = torch.arange(len(place_of), device=device)
         no_starts = torch.zeros(shown.shape, dtype=torch.bool)  # sequences are cut at those
         # Stored with the first row of each sequence.
-        context = batch.context[firsts.to(device)]
-        output = self.memory.unroll(F.embedding(shown, features), no_starts, context)  # [T, S, D]
-        # The steps to learn from: those behind the warm-up.
-        own = (step_of >= batch.before[sequence_of]).to(device)
+        stored_state = batch.stored_state[firsts.to(device)]
+        output = self.memory.unroll(
+            F.embedding(shown, features), no_starts, stored_state
+        )  # [T, S, D]
+        # Steps that were only read again are not learned from.
+        own = (step_of >= batch.context_len[sequence_of]).to(device)
         return F.embedding(place_of[own], output.flatten(0, 1))
 
 
@@ -146,18 +149,18 @@ class CnnAgent(MemoryAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        context, _ = self.recall(percept, memory, advance)
-        return self.choose(context, percept.observations, deterministic)
+        stored_state, _ = self.recall(percept, memory, advance)
+        return self.choose(stored_state, percept.observations, deterministic)
 
     def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Recalled:
-        return self.memory.context(memory, percept.is_first), None
+        return self.memory.stored_state(memory, percept.is_first), None
 
     @torch.no_grad()
     def choose(
-        self, context: Tensor, observations: Observations, deterministic: bool = False
+        self, stored_state: Tensor, observations: Observations, deterministic: bool = False
     ) -> Step:
         features = self.encoder(observations)
-        step = self.heads.step(features, context, deterministic, observations.action_masks)
+        step = self.heads.step(features, stored_state, deterministic, observations.action_masks)
         return step._replace(remembered=features)
 
 
@@ -235,7 +238,7 @@ class RandomAgent(Agent):
             actions = sample_actions(all_log_probs.exp())
         return Step(
             actions,
-            context=zeros[:, None][:, :0],
+            stored_state=zeros[:, None][:, :0],
             log_probs=all_log_probs.gather(-1, actions[:, None]).squeeze(-1),
             values=zeros,
             all_log_probs=all_log_probs,

@@ -117,6 +117,7 @@ def _windows(images: Tensor, side: int, stride: int) -> tuple[Tensor, Tensor] | 
     # Pictures of cameras hardly repeat a window: a sample tells it without the whole work.
     if len(images) > SAMPLE and _windows(images[:SAMPLE], side, stride) is None:
         return None
+    # Nothing is copied yet: unfolded windows are views of the images.
     places = images.unfold(2, side, stride).unfold(3, side, stride)
     n_images, n_channels, n_rows, n_columns = places.shape[:4]  # and [side, side]
     flat = places.permute(0, 2, 3, 1, 4, 5).reshape(-1, n_channels, side, side)
@@ -211,6 +212,7 @@ class ObservationCache:
         computed = self._compute(images[firsts[missing]])
         results = computed.new_empty((len(distinct), *computed.shape[1:]))
         results[missing] = computed
+        # Read before the new ones enter, which may push them out.
         known = [n for n, key in enumerate(distinct) if key in self._rows]
         if known:
             results[known] = self._remembered([distinct[n] for n in known])
@@ -245,6 +247,7 @@ class ObservationCache:
         return self._same_bits[key]
 
     def _remember(self, keys: list[tuple[int, int]], results: Tensor) -> None:
+        # The index counts, too: of small results it is the larger part.
         n_rows = self.n_bytes // (results[0].numel() * results.element_size() + INDEX_BYTES)
         for key, result in zip(keys[:n_rows], results, strict=False):
             row = len(self._rows)

@@ -142,7 +142,7 @@ class Ellm(Agent):
         return F.relu(self.trunk(torch.cat(tuple(parts), dim=-1)))
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        shown = observations.shown
+        shown = observations.selected
         if shown.images is not None:
             n_channels = self.frame_stack * cast(tuple, self.reader.image_shape)[0]
             if shown.images.shape[1] < n_channels:  # of single frames

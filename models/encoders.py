@@ -215,6 +215,7 @@ class SmallImpalaCNN(ImageEncoder):
 
     def learn(self, observations: ObservationBatch) -> Tensor:
         """Return the features of a batch; equal images and equal windows are computed once."""
+        # The weights change next, and the step of a fused optimiser does not say so.
         self._cache.clear()
         if observations.is_cuda:
             return encoded_once(observations, self.of_pixels)
@@ -302,7 +303,7 @@ class NoEncoder(Encoder):
         return {}
 
     def learn(self, observations: ObservationBatch) -> Tensor:
-        shown = observations.shown.any()
+        shown = observations.selected.any()
         return torch.zeros(len(shown), 0, device=shown.device)
 
 

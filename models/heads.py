@@ -41,13 +41,17 @@ class ActorCritic(nn.Module):
         return self.critic(features).squeeze(-1)
 
     def step(
-        self, features: Tensor, context: Tensor, deterministic: bool = False, masks: Masks = None
+        self,
+        features: Tensor,
+        stored_state: Tensor,
+        deterministic: bool = False,
+        masks: Masks = None,
     ) -> Step:
         """Choose an action for every row of features; RunError if no probability is finite."""
         all_log_probs = F.log_softmax(allowed(self.actor(features), masks), dim=-1)  # [N, A]
         actions = all_log_probs.argmax(-1) if deterministic else sample_actions(all_log_probs.exp())
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
-        return Step(actions, context, log_probs, self.values(features), all_log_probs)
+        return Step(actions, stored_state, log_probs, self.values(features), all_log_probs)
 
     def evaluate(self, features: Tensor, actions: Tensor, masks: Masks = None) -> Evaluation:
         """Return log-probabilities, values and entropy [B] of actions [B] taken before."""
@@ -103,11 +107,15 @@ class GaussianActorCritic(ActorCritic):
         return SquashedGaussian(self.actor(features), self.log_std)
 
     def step(
-        self, features: Tensor, context: Tensor, deterministic: bool = False, masks: Masks = None
+        self,
+        features: Tensor,
+        stored_state: Tensor,
+        deterministic: bool = False,
+        masks: Masks = None,
     ) -> Step:
         policy = self.policy(features)
         actions = policy.choose(deterministic)
-        return Step(actions, context, policy.log_prob(actions), self.values(features))
+        return Step(actions, stored_state, policy.log_prob(actions), self.values(features))
 
     def evaluate(self, features: Tensor, actions: Tensor, masks: Masks = None) -> Evaluation:
         policy = self.policy(features)

@@ -129,8 +129,8 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        context, read = self.recall(percept, memory, advance)
-        return self.choose(context, percept.observations, deterministic)._replace(read=read)
+        stored_state, read = self.recall(percept, memory, advance)
+        return self.choose(stored_state, percept.observations, deterministic)._replace(read=read)
 
     @torch.no_grad()
     def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Recalled:
@@ -139,11 +139,11 @@ class LanguageMemoryAgent(ActorCriticAgent):
 
     @torch.no_grad()
     def choose(
-        self, context: Tensor, observations: Observations, deterministic: bool = False
+        self, stored_state: Tensor, observations: Observations, deterministic: bool = False
     ) -> Step:
-        hidden = self.readout(context)
+        hidden = self.readout(stored_state)
         features = torch.cat((hidden, self.query_encoder(observations)), dim=-1)
-        step = self.heads.step(features, context, deterministic, observations.action_masks)
+        step = self.heads.step(features, stored_state, deterministic, observations.action_masks)
         return step._replace(remembered=hidden)
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
@@ -154,7 +154,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
 
     def evaluate(self, batch: Batch) -> Evaluation:
         queries = self.query_encoder.learn(batch.observations)
-        features = torch.cat((self.readout(batch.context), queries), dim=-1)
+        features = torch.cat((self.readout(batch.stored_state), queries), dim=-1)
         return self.heads.evaluate(features, batch.actions, batch.action_masks)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:

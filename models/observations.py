@@ -73,7 +73,7 @@ class ObservationBatch:
         return stored if self.rows is None else stored[self.rows]
 
     @property
-    def shown(self) -> Observations:
+    def selected(self) -> Observations:
         """[B, ...] of each kind"""
         return self.stored.map(self.picked)
 
@@ -413,8 +413,10 @@ class SentenceTable:
 
     def _number(self, text: str) -> int:
         if text not in self._number_of:
+            # Whatever an environment says has a number, half a surrogate as well.
             digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES)
             number = int.from_bytes(digest.digest(), "little", signed=True)
+            # In a run this hardly happens, and then no sentence is taken for another.
             if number in self._texts:
                 raise RuntimeError(f"{text!r} and {self._texts[number]!r} have one number")
             self._texts[number], self._number_of[text] = text, number
@@ -445,6 +447,7 @@ class SentenceVectors:
         wanted = different.tolist()
         self._read_new([each for each in wanted if each not in self._row_of], numbers.device)
         assert self._rows is not None, "a number stands for a sentence in the table"
+        # On the device once, for all of the batch.
         rows = torch.tensor([self._row_of.get(each, 0) for each in wanted], device=numbers.device)
         return self._rows[rows[place]]
 

@@ -183,28 +183,30 @@ class RecurrentTorso(Torso):
         embedded = self.embedder.step(percept)
         # Replay keeps no state, which old weights have made. But a memory that is given steps again
         # counts positions, and learns them where it acts.
-        context = embedded[:, :0]
+        stored_state = embedded[:, :0]
         if self.memory.n_context:
-            context = self.memory.context(memory, percept.is_first)
+            stored_state = self.memory.stored_state(memory, percept.is_first)
         remembered = self.memory.step(embedded, memory, percept.is_first, advance)
-        return Stepped(remembered, context, remembered)
+        return Stepped(remembered, stored_state, remembered)
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
         shape = sequences.is_first.shape
-        context = sequences.context[0]
+        stored_state = sequences.stored_state[0]
         if not self.memory.n_context:
-            # From nothing: what an old network had remembered is another language to this one.
-            context = self.memory.context(self.memory.initial(shape[1]), sequences.is_first[0])
+            stored_state = self.memory.stored_state(
+                self.memory.initial(shape[1]), sequences.is_first[0]
+            )
         no_starts = torch.zeros(shape, dtype=torch.bool)  # after the first, known to the host
         embedded = self.embedded(sequences)
         # In reduced precision only where it can be: oneDNN has no LSTM in bfloat16 for AVX2.
         is_possible = self.memory.has_bfloat16 and (embedded.is_cuda or CPU_HAS_BFLOAT16)
         plain = torch.autocast(embedded.device.type, enabled=False)
         with nullcontext() if is_possible else plain:
-            return self.memory.unroll(embedded.float(), no_starts, context)
+            return self.memory.unroll(embedded.float(), no_starts, stored_state)
 
     def read_episode(self, episode: AgentInput) -> Followed:
         embedded = self.embedder.step(episode).detach()[:, None].requires_grad_()
+        # Detached: the gradient asked for is that of the embedded steps.
         return self.memory.read_episode(embedded), (embedded,)
 
     @torch.no_grad()
@@ -249,7 +251,7 @@ class FrozenLMTorso(Torso):
         return self.language
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
-        summary = self.readout.unroll(self.language.summary(sequences.context))
+        summary = self.readout.unroll(self.language.summary(sequences.stored_state))
         return torch.cat((summary, self.embedded(sequences)), dim=-1)
 
     def read_episode(self, episode: AgentInput) -> Followed:
@@ -277,10 +279,10 @@ class QAgent(ValuesAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        features, context, remembered, read = self.body.step(percept, memory, advance)
+        features, stored_state, remembered, read = self.body.step(percept, memory, advance)
         judged = self.head(features)
         best = allowed(judged, percept.observations.action_masks).max(-1)
-        return Step(best.indices, context, None, best.values, None, remembered, judged, read)
+        return Step(best.indices, stored_state, None, best.values, None, remembered, judged, read)
 
     def episode_values(self, episode: AgentInput, actions: Tensor) -> Followed:
         features, inputs = self.body.read_episode(episode)
@@ -317,7 +319,7 @@ class SacAgent(PolicyAndCriticsAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        features, context, remembered, read = self.body.step(percept, memory, advance)
+        features, stored_state, remembered, read = self.body.step(percept, memory, advance)
         masks = percept.observations.action_masks
         log_probs = allowed(self.policy(features), masks).log_softmax(-1)
         actions = log_probs.argmax(-1) if deterministic else sample_actions(log_probs.exp())
@@ -326,7 +328,7 @@ class SacAgent(PolicyAndCriticsAgent):
         if self.critic_body is None:
             both = torch.minimum(*self.critics(features))
             values = (log_probs.exp() * both).sum(-1)
-        return Step(actions, context, chosen, values, log_probs, remembered, read=read)
+        return Step(actions, stored_state, chosen, values, log_probs, remembered, read=read)
 
 
 class ContinuousAgent(PolicyAndCriticsAgent):
@@ -352,7 +354,7 @@ class ContinuousAgent(PolicyAndCriticsAgent):
     def act(
         self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        features, context, remembered, read = self.body.step(percept, memory, advance)
+        features, stored_state, remembered, read = self.body.step(percept, memory, advance)
         if self.draws_actions:
             actions = self._gaussian(features).choose(deterministic)
         else:
@@ -360,7 +362,7 @@ class ContinuousAgent(PolicyAndCriticsAgent):
         values = None
         if self.critic_body is None:
             values = torch.minimum(*self.judge(features, actions))
-        return Step(actions, context, values=values, remembered=remembered, read=read)
+        return Step(actions, stored_state, values=values, remembered=remembered, read=read)
 
     def draw(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions [..., A] with gradients, and log-probabilities [...], 0 if not drawn."""

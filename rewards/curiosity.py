@@ -45,7 +45,7 @@ class Curiosity(ABC):
 
     Args:
         networks: By the kind of features they read.
-        features_of: Observations and their `Step.context` → features, by kind.
+        features_of: Observations and their `Step.stored_state` → features, by kind.
         n_batches: Gradient steps on each batch, which is cut into as many parts.
 
     Attributes:
@@ -73,7 +73,7 @@ class Curiosity(ABC):
         self.statistics = RunningMeanVariance()
         logged = "reward_mean", "reward_std", *(self.logged if self.parameters else ())
         self.metrics = tuple(f"curiosity/{name}" for name in logged)
-        self.reads_context = config.curiosity_features == "memory"
+        self.reads_stored_state = config.curiosity_features == "memory"
         self._ranks: Any = None  # the processes that train together, if there are several
 
     @classmethod
@@ -145,7 +145,7 @@ class Curiosity(ABC):
         # Without gradients: the agent must not learn from these losses. Its encoder reads the
         # observations before and after the steps in one pass.
         with torch.no_grad():
-            both = self.features_of(steps.observations, steps.context)
+            both = self.features_of(steps.observations, steps.stored_state)
         n_steps = len(steps.actions)
         before, after = _selected(both, slice(n_steps)), _selected(both, slice(n_steps, None))
         # Before learning: afterwards the networks know the batch, and it is no longer novel.
@@ -169,6 +169,7 @@ class Curiosity(ABC):
             self.optimizer.zero_grad()
             losses["loss"].backward()
             if self._ranks is not None:
+                # The networks are one on all ranks; their statistics are not.
                 self._ranks.average_gradients(self.parameters)
             self.optimizer.step()
             rows.append({name: value.detach() for name, value in losses.items()})
@@ -593,11 +594,11 @@ class FeatureReader:
     def __init__(self, config: IntrinsicSettings, agent: Agent) -> None:
         self.config, self.agent = config, agent
 
-    def __call__(self, observations: ObservationBatch, context: Tensor) -> Kinds:
-        """Return the features of B observations with their `Step.context` [B, ...]."""
+    def __call__(self, observations: ObservationBatch, stored_state: Tensor) -> Kinds:
+        """Return the features of B observations with their `Step.stored_state` [B, ...]."""
         if self.config.curiosity_features == "memory":
             # The hidden state: frozen, so that it never becomes stale.
-            return {"memory": context[:, : self.agent.frozen_memory.width]}
+            return {"memory": stored_state[:, : self.agent.frozen_memory.width]}
         is_agents = self.config.curiosity_features == "agent"
         kinds = self.agent.curiosity_features(observations) if is_agents else None
         if kinds is None:  # some agents have no encoder of their own
@@ -606,7 +607,7 @@ class FeatureReader:
         return {kind: each for kind, each in kinds.items() if has_text or kind != TEXT}
 
     def _shown(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        shown, kinds = observations.shown, {}
+        shown, kinds = observations.selected, {}
         if shown.images is not None:
             kinds["images"] = to_float01(shown.images)
         if shown.vectors is not None:
@@ -632,11 +633,11 @@ def _example(config: IntrinsicSettings, agent: Agent) -> tuple[ObservationBatch,
         text = torch.tensor([reader.sentences.numbers(["nothing"] * reader.n_texts)], device=device)
     last_step = torch.zeros(1, reader.n_last, device=device) if reader.n_last else None
     observations = Observations(images, vectors, text, last_step=last_step)
-    context = torch.zeros(1, 0, device=device)
+    stored_state = torch.zeros(1, 0, device=device)
     if config.curiosity_features == "memory":
         memory, seen = agent.initial_memory(1), AgentInput.first(observations)
-        context = agent.act(seen, memory, deterministic=True, advance=False).context
-    return ObservationBatch(observations), context
+        stored_state = agent.act(seen, memory, deterministic=True, advance=False).stored_state
+    return ObservationBatch(observations), stored_state
 
 
 def _selected(features: Kinds, rows: Tensor | slice) -> dict[str, Tensor]:

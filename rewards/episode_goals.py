@@ -77,7 +77,7 @@ class GoalReward(NamedTuple):
 NOTHING = GoalReward()
 
 
-class Episode(ABC):
+class EpisodeGoals(ABC):
     goals: Collection[str] = ()
     has_success = False
 
@@ -85,7 +85,7 @@ class Episode(ABC):
     def begin(self) -> None:
         """Begin another episode; the goals may stay until `look` sets others."""
 
-    def told(self, situation: TextState) -> TextState:
+    def with_history(self, situation: TextState) -> TextState:
         return situation
 
     def wanted(self, suggested: Sequence[str]) -> Collection[str]:
@@ -107,7 +107,7 @@ class Episode(ABC):
         """Load a saved state."""
 
 
-class Task(Episode):
+class SingleTask(EpisodeGoals):
     """A single task in the course of one episode; suggestions are ignored.
 
     `kind` is the shown and paid part: the "task" alone; the "subgoals", one after the other; or all
@@ -214,6 +214,7 @@ class Similarity:
         return goal, self.cosine(phrase, goal)
 
     def cosine(self, one: str, other: str) -> float:
+        # Frozen vectors do not change, and phrases and goals are few: each pair is compared once.
         pair = (one, other)
         if pair not in self._cosines:
             x, y = self._vector(one), self._vector(other)
@@ -245,6 +246,7 @@ class Quality:
     ) -> dict[str, str]:
         """Return the grade of each goal; the oracle does not suggest deeds again that are done."""
         agreed = set(possible_goals(situation)).difference(done)
+        # The first that has a goal counts: they go from good to bad.
         kinds = (
             (agreed, GOOD),
             (EFFECTIVE, CONTEXT_INSENSITIVE),
@@ -287,7 +289,7 @@ class RewardRule(NamedTuple):
     quality: Quality | None = None
 
 
-class SuggestedGoals(Episode):
+class SuggestedGoals(EpisodeGoals):
     """Goals suggested for each situation, reached by the similarity of words.
 
         s_g = similarity(phrase, g),    reward = max_g s_g if that is above the threshold, else 0
@@ -311,7 +313,7 @@ class SuggestedGoals(Episode):
         self.done: set[str] = set()
         self.actions: deque[str] = deque(maxlen=LAST_ACTIONS)
 
-    def told(self, situation: TextState) -> TextState:
+    def with_history(self, situation: TextState) -> TextState:
         return situation._replace(actions=tuple(self.actions))
 
     def wanted(self, suggested: Sequence[str]) -> Collection[str]:
@@ -358,7 +360,7 @@ class SuggestedGoals(Episode):
         self.goals = dict(state["goals"])
 
 
-class Tidying(Episode):
+class Tidying(EpisodeGoals):
     """The goals in one household, and the payment for tidying it up.
 
     The rewards of Du et al. (2023, section 4.2) depend on suggestions alone, not on where things
@@ -378,7 +380,7 @@ class Tidying(Episode):
         self.picked_up: set[str] = set()
         self.achieved: list[str] = []
 
-    def told(self, situation: TextState) -> TextState:
+    def with_history(self, situation: TextState) -> TextState:
         return situation._replace(achieved=tuple(self.achieved))
 
     def reached(self, deed: StepOutcome) -> GoalReward:

@@ -19,13 +19,13 @@ from gymnasium.vector.utils import batch_space
 from rewards.episode_goals import (
     ONLY_BY_SUBGOALS,
     SYNONYMS,
-    Episode,
+    EpisodeGoals,
     Quality,
     RewardRule,
     Similarity,
+    SingleTask,
     StepOutcome,
     SuggestedGoals,
-    Task,
     Tidying,
     actions_of,
 )
@@ -122,7 +122,7 @@ def with_goals(env: Environments, config: Config) -> Environments:
     if task is not None:
         _check_described(env, "single_task", names)
         _check_task(task, names)
-        tasks = [Task(task, goals.single_task_goals) for _ in range(n_envs)]
+        tasks = [SingleTask(task, goals.single_task_goals) for _ in range(n_envs)]
         return GoalRewards(env, tasks, rules.Silent(), shows_goals)
     if name is None:
         return env
@@ -168,7 +168,7 @@ class GoalRewards(Wrapped):
     def __init__(
         self,
         env: Environments,
-        episodes: Sequence[Episode],
+        episodes: Sequence[EpisodeGoals],
         suggester: rules.Suggester,
         shows_goals: bool = False,
         payment: RewardRule | None = None,
@@ -199,6 +199,7 @@ class GoalRewards(Wrapped):
         deeds = [_deed(info, row) for row in range(self.num_envs)]
         reached = [each.reached(deed) for each, deed in zip(self.episodes, deeds, strict=True)]
         rewards = np.array([each.reward for each in reached])
+        # Of the step alone; `_completed` is of the episode.
         completed = np.array([each.completed for each in reached])
         self._returns += rewards
         # Once is enough: later steps of the episode do not undo it.
@@ -277,7 +278,7 @@ class GoalRewards(Wrapped):
             # Goals of the final observation, for the value estimate of a cut episode.
             for row in rows:
                 episode = self.episodes[row]
-                told = episode.told(_situation(info, row, AFTERWARDS))
+                told = episode.with_history(_situation(info, row, AFTERWARDS))
                 (suggested,) = self.suggester.suggest([told])
                 shown = sentence(episode.goals if suggested is None else episode.wanted(suggested))
                 info["final_obs"][row] = _joined(info["final_obs"][row], shown)
@@ -286,10 +287,11 @@ class GoalRewards(Wrapped):
             info |= {"success": self._completed & ended, "_success": ended}
         # Before `_begin` sets them to 0.
         self._recent.extend(self._returns[rows].tolist())
+        # Before goals are suggested again: the next ones are the new episodes'.
         self._begin(rows)
 
     def _shown(self, observations: Observation, info: Info) -> Observation:
-        told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
+        told = [each.with_history(_situation(info, row)) for row, each in enumerate(self.episodes)]
         # All environments at once: a language model reads their new scenes together.
         suggested = self.suggester.suggest(told)
         for episode, situation, goals in zip(self.episodes, told, suggested, strict=True):

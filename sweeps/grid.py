@@ -37,22 +37,22 @@ from utils.given_settings import (
 from utils.settings import (
     Config,
     all_settings,
+    as_json,
     read_settings,
     settings_index,
     settings_of_env,
     settings_without_effect,
     shortened,
-    shown,
 )
 
 MOST_RUNS = 10_000
 log = logging.getLogger(__name__)
-Cell = tuple[Config, list[str], list[str]]  # settings, given names and overrides
+GridPoint = tuple[Config, list[str], list[str]]  # settings, given names and overrides
 GENERAL_NAME = "config"  # the usual name of a settings file, of no use in a run's name
 FORM = '{"LSTM": {"model": "LSTM"}, "GPT": {"model": "GPT"}}'
 
 
-class Source(NamedTuple):
+class SettingsSource(NamedTuple):
     """The settings from a file for one run of a grid.
 
     Attributes:
@@ -67,7 +67,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class SweepRun:
     config: Config
     run_id: str
 
@@ -76,9 +76,9 @@ class Run:
         return run_folder.folder_of(self.config, self.run_id)
 
 
-def read_sources(files: Sequence[Path], agents: Collection[str] = ()) -> list[Source]:
+def read_sources(files: Sequence[Path], agents: Collection[str] = ()) -> list[SettingsSource]:
     of_files = raise_all(*(partial(_sources_of, file) for file in files))
-    sources = [*itertools.chain(*of_files)] if files else [Source("", None, [])]
+    sources = [*itertools.chain(*of_files)] if files else [SettingsSource("", None, [])]
     problems: list[str] = []
     names = dict.fromkeys(source.agent for source in sources if source.agent)
     for agent in agents:
@@ -90,29 +90,31 @@ def read_sources(files: Sequence[Path], agents: Collection[str] = ()) -> list[So
     return [source for source in sources if not agents or source.agent in agents]
 
 
-def _sources_of(file: Path) -> list[Source]:
+def _sources_of(file: Path) -> list[SettingsSource]:
     name = "" if file.stem == GENERAL_NAME else file.stem
     shared = file_settings(file)
     if SEVERAL not in shared:
-        return [Source(name, None, given_by_file(file))]
+        return [SettingsSource(name, None, given_by_file(file))]
     agents = shared.pop(SEVERAL)
     if not isinstance(agents, dict) or not agents:
-        raise UserError(f"{file}: {SEVERAL}: {shown(agents)} is no table of agents such as {FORM}")
-    problems, sources = list[str](), list[Source]()
+        raise UserError(
+            f"{file}: {SEVERAL}: {as_json(agents)} is no table of agents such as {FORM}"
+        )
+    problems, sources = list[str](), list[SettingsSource]()
     given = [Override(str(file), *each) for each in shared.items()]
     for agent, own in agents.items():
         if not re.fullmatch(r"[A-Za-z0-9+-]{1,40}", agent):
             line = f"{SEVERAL}: '{shortened(agent)}': use up to 40 letters, digits, + and -"
             problems.append(f"{file}: {line}")
         elif not isinstance(own, dict):
-            problems.append(f"{file}: {agent}: {shown(own)} is no table of settings")
+            problems.append(f"{file}: {agent}: {as_json(own)} is no table of settings")
         else:
             twice = [shortened(key) for key in own if key in shared]
             problems += [
                 f"{file}: {agent}: {key} is given for all agents. Name it once" for key in twice
             ]
             more = [Override(f"{file}: {agent}", *each) for each in own.items()]
-            sources.append(Source(f"{name}_{agent}".lstrip("_"), agent, [*given, *more]))
+            sources.append(SettingsSource(f"{name}_{agent}".lstrip("_"), agent, [*given, *more]))
     raise_any(problems)
     return sources
 
@@ -137,7 +139,7 @@ def make_grid(
     lists: Mapping[str, Sequence[str]],
     name: str | None = None,
     agents: Collection[str] = (),
-) -> list[Run]:
+) -> list[SweepRun]:
     """Return every combination of a settings file, or an agent of one, and a value of each list.
 
     All combinations of one seed come first, then those of the next: they can soon be compared.
@@ -159,7 +161,7 @@ def make_grid(
     if n_runs > MOST_RUNS:
         raise UserError(f"a grid of {n_runs:,} runs is larger than {MOST_RUNS:,}. Split it")
 
-    def cell(seed: str, source: Source, *overrides: str) -> Cell:
+    def cell(seed: str, source: SettingsSource, *overrides: str) -> GridPoint:
         config = load_config(source.given, [*overrides, *filter(None, [seed])])
         return config, [*filter(None, (name, source.name))], list(overrides)
 
@@ -204,7 +206,7 @@ def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
 
 def check_runs(
-    runs: Sequence[Run],
+    runs: Sequence[SweepRun],
     check: Callable[[Config], None],
     picture: Path | None = None,
     trust: bool = False,
@@ -212,13 +214,14 @@ def check_runs(
     """Raise UserError with a line for all that would stop a run, and for an impossible picture."""
     # Settings are checked once for all seeds: a check may load weights.
     kinds = {run.config.replace(seed=0): None for run in runs}
-    checks = [partial(check, config) for config in kinds]
+    checks: list[Callable[[], object]] = [partial(check, config) for config in kinds]
     checks += [partial(_check_folder, run, trust) for run in runs]
-    checks += [] if picture is None else [partial(check_picture, picture)]
+    if picture is not None:
+        checks.append(partial(check_picture, picture))
     raise_all(*checks)
 
 
-def draw(runs: Sequence[Run], picture: Path) -> None:
+def draw(runs: Sequence[SweepRun], picture: Path) -> None:
     """Draw the curves of runs as plot.py does; those apart by a swept setting are not averaged.
 
     Nor are those apart by the user's code. Environments of other settings have panels of their own.
@@ -235,7 +238,7 @@ def draw(runs: Sequence[Run], picture: Path) -> None:
     draw_runs([run.folder for run in runs], picture, by, ["env", *sorted(panels)])
 
 
-def swept_settings(runs: Iterable[Run]) -> list[str]:
+def swept_settings(runs: Iterable[SweepRun]) -> list[str]:
     first: dict[tuple[str, str], Config] = {}
     found: set[str] = set()
     names: dict[str, None] = {}
@@ -246,7 +249,7 @@ def swept_settings(runs: Iterable[Run]) -> list[str]:
     return [name for name in names if name in found and name != "seed"]
 
 
-def _runs_of(cells: Sequence[Cell], swept: Sequence[str]) -> list[Run]:
+def _runs_of(cells: Sequence[GridPoint], swept: Sequence[str]) -> list[SweepRun]:
     """Return the runs of a grid; runs of equal names get their differing settings into them."""
     runs = [_named(cell, swept) for cell in cells]
     sharing: dict[Path, list[Config]] = {}
@@ -256,12 +259,14 @@ def _runs_of(cells: Sequence[Cell], swept: Sequence[str]) -> list[Run]:
     return [_named(cell, swept, apart[run.folder]) for cell, run in zip(cells, runs, strict=True)]
 
 
-def _named(cell: Cell, swept: Sequence[str], differing: Iterable[str] = ()) -> Run:
+def _named(cell: GridPoint, swept: Sequence[str], differing: Iterable[str] = ()) -> SweepRun:
     config, names, overrides = cell
     settings = config.as_dict()
     values = [f"{name}={settings[name]}" for name in differing]
     first = [*names, *differing, *swept]
-    return Run(config, run_folder.default_run_id([*names, *values, *overrides], config.seed, first))
+    return SweepRun(
+        config, run_folder.default_run_id([*names, *values, *overrides], config.seed, first)
+    )
 
 
 def _listed(text: str) -> list[str]:
@@ -275,10 +280,10 @@ def _listed(text: str) -> list[str]:
     return values
 
 
-def _check_distinct(runs: Iterable[Run]) -> None:
+def _check_distinct(runs: Iterable[SweepRun]) -> None:
     problems: list[str] = []
-    by_folder: dict[Path, Run] = {}
-    by_settings: dict[Config, Run] = {}
+    by_folder: dict[Path, SweepRun] = {}
+    by_settings: dict[Config, SweepRun] = {}
     for run in runs:
         other = by_settings.setdefault(run.config, run)
         if other is not run:
@@ -294,7 +299,7 @@ def _check_distinct(runs: Iterable[Run]) -> None:
     raise_any(problems)
 
 
-def _check_folder(run: Run, trust: bool) -> None:
+def _check_folder(run: SweepRun, trust: bool) -> None:
     if not run.folder.exists():
         return
     telling, here = read_settings(run.config) - settings_without_effect(), run.config.as_dict()

@@ -27,7 +27,7 @@ from typing import Any
 from tqdm import tqdm
 
 from analysis.run_data import Progress, read_progress
-from sweeps.grid import Run
+from sweeps.grid import SweepRun
 from utils.errors import UserError, escape
 from utils.files import open_without_waiting
 from utils.run_folder import EXPERIMENTS, is_finished, write_json
@@ -73,7 +73,7 @@ class Job:
         is_cut: Whether it was asked to end early.
     """
 
-    run: Run
+    run: SweepRun
     state: State = State.WAITING
     n_attempts: int = 0
     note: str = ""
@@ -411,7 +411,7 @@ def show(work: Jobs, seconds: Iterable[Sequence[Job]]) -> None:
             for job in jobs:
                 now = (job.state, job.n_attempts)
                 if now != said.get(job, (State.WAITING, 0)):
-                    tqdm.write(told(job))
+                    tqdm.write(status_line(job))
                     sys.stdout.flush()
                 said[job] = now
             bar.n = sum(job.progress.env_steps for job in jobs)
@@ -420,7 +420,7 @@ def show(work: Jobs, seconds: Iterable[Sequence[Job]]) -> None:
             bar.set_description(summary(jobs, work.n_to_come))
 
 
-def told(job: Job) -> str:
+def status_line(job: Job) -> str:
     progress, n_steps = job.progress, job.run.config.n_steps
     line = f"{job.state:8s}{job.run.folder}  {progress.env_steps:,} of {n_steps:,} steps"
     if progress.mean_return is not None:

@@ -26,7 +26,7 @@ from optuna.visualization import matplotlib as pictures
 
 from analysis.figures import save_figure
 from analysis.run_data import aligned, read_progress, read_run, write_csv
-from sweeps.grid import Run, check_runs
+from sweeps.grid import SweepRun, check_runs
 from sweeps.jobs import Job, Jobs, State
 from utils.errors import UserError, escape
 from utils.given_settings import Override, given_by_file, load_config
@@ -178,7 +178,7 @@ class Search(Jobs):
                 trial.set_user_attr("reason", error.lines[0])
                 self.study.tell(trial, state=TrialState.FAIL)
                 continue
-            run = Run(config, f"{self.options.name}_trial={trial.number:03d}")
+            run = SweepRun(config, f"{self.options.name}_trial={trial.number:03d}")
             check_runs([run], self._check, trust=self.options.trust)
             trial.set_user_attr("run", str(run.folder))
             job = Job(run)

@@ -69,14 +69,14 @@ def assert_learned_as_acted(agent, rollout):
     return batch, result
 
 
-def golden_rollout(arrays, context):
+def golden_rollout(arrays, stored_state):
     """Return the rollout of a golden update."""
     n_steps = len(arrays["actions"])
-    rollout = Rollout(n_steps, Observations(arrays["observations"][0]), context[0])
+    rollout = Rollout(n_steps, Observations(arrays["observations"][0]), stored_state[0])
     rollout.observations.images.copy_(arrays["observations"])
     for name in ("actions", "values", "log_probs", "rewards"):
         getattr(rollout, name).copy_(arrays[name])
-    rollout.context.copy_(context)
+    rollout.stored_state.copy_(stored_state)
     rollout.is_first.copy_(arrays["episode_starts"])
     ends = torch.cat((arrays["episode_starts"][1:], arrays["last_dones"][None]))
     rollout.continues.copy_(~ends)

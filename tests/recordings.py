@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trainers.evaluation import Episode, Recording, narrated
+from trainers.evaluation import FinishedEpisode, Recording, narrated
 
 ACTIONS = ["left", "right", "forward"]
 VOCABULARY = np.array(["key", "door", "<wall>", "ball"])
@@ -34,7 +34,7 @@ def recording(length, seed=0, n_words=2, n_layers=2, n_heads=3):
         details["entropy"] = np.full(length, np.log(10.0))
     if n_layers:
         details["attention"] = attention(length, n_layers, n_heads, generator)
-    return Recording(Episode(0.5, length), steps, details)
+    return Recording(FinishedEpisode(0.5, length), steps, details)
 
 
 def saliency(length):

@@ -47,7 +47,7 @@ def test_a_new_episode_knows_nothing_of_the_last(name, bootstrap_truncated, monk
     rollout = collect_rollout(collecting(config, agent, CountingEnv(LENGTHS, ends="truncated")))
     counts = rollout.observations.images[:, :, 0, 0, 0].long()
     assert torch.equal(rollout.is_first, counts == 0)
-    for found in (rollout.values, rollout.context):
+    for found in (rollout.values, rollout.stored_state):
         for count in range(max(LENGTHS)):
             same = found[counts == count]
             torch.testing.assert_close(same, same[:1].expand_as(same), atol=1e-5, rtol=0)
@@ -70,7 +70,7 @@ def test_looking_ahead_leaves_the_memory_and_agrees_with_acting(name):
         assert all(torch.equal(before[key], after[key]) for key in remembered)
         acted = agent.act(seen, memory, deterministic=True)
         assert torch.equal(ahead.values, acted.values)
-        assert torch.equal(ahead.context, acted.context)
+        assert torch.equal(ahead.stored_state, acted.stored_state)
         assert torch.equal(ahead.actions, acted.actions)
         assert acted.all_log_probs.exp().sum(-1).tolist() == pytest.approx([1, 1, 1])
         chosen = acted.all_log_probs.gather(1, acted.actions[:, None])[:, 0]
@@ -91,7 +91,7 @@ def test_the_first_minibatch_meets_the_policy_that_acted(name, n_numbers, depend
         agents.assert_learned_as_acted(agent, rollout)
         collector.learner.update(progress=0.0)
     if name == "GPT":
-        assert rollout.sequences.before.max() == 6
+        assert rollout.sequences.context_len.max() == 6
 
 
 @pytest.mark.quick("CNN", "LSTM", "HELM")

@@ -14,7 +14,7 @@ from tests.agents import small_config, spaces
 from tests.counting import CountingEnv
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.collector import Collector
-from trainers.evaluation import Episode
+from trainers.evaluation import FinishedEpisode
 from trainers.ppo import PPO
 from trainers.train import Run
 
@@ -134,7 +134,7 @@ def test_the_published_mean_return_is_padded_with_zeros(tmp_path):
 def test_a_report_says_over_which_episodes_it_averages(n_episodes, mean, best, line):
     run = run_of([1])
     run.seconds, run.best_return, run.collector.n_episodes = 2.0, best, n_episodes
-    run.collector.episodes.append(Episode(mean, 5))
+    run.collector.episodes.append(FinishedEpisode(mean, 5))
     assert run.report(Path("folder")).splitlines()[1].strip() == f"mean return       {line}"
     run.evaluation = SimpleNamespace(latest=1.0)
     greedy, exploring = run.report(Path("folder")).splitlines()[1:3]

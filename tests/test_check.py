@@ -49,8 +49,8 @@ class Elman(TrainedMemory):
             zeros = zeros.new_zeros(zeros.shape, device="cpu")
         return (Unsaved if self.fault == "not saved" else TensorMemory)(zeros)
 
-    def context(self, state, is_first):
-        if self.fault == "context after the step":
+    def stored_state(self, state, is_first):
+        if self.fault == "stored state after the step":
             state.state.masked_fill_(is_first[:, None], 0)
             return state.state
         if self.fault == "changed in place":
@@ -59,21 +59,21 @@ class Elman(TrainedMemory):
 
     @torch.no_grad()
     def step(self, x, state, is_first, advance=True):
-        after = self._next(x, self.context(state, is_first))
+        after = self._next(x, self.stored_state(state, is_first))
         kept = after.masked_fill(is_first[:, None], 0) if self.fault == "late reset" else after
         if self.fault == "evaluation sees the first step" and not self.training:
-            kept = torch.where(is_first[:, None], after, self.context(state, is_first))
+            kept = torch.where(is_first[:, None], after, self.stored_state(state, is_first))
         if self.fault in IN_PLACE and advance:
             state.state.copy_(kept)
         elif advance or self.fault == "a look ahead advances":
             state.state = kept
         return after.double() if self.fault == "another dtype" else after
 
-    def refresh(self, x, is_first, context, state):
+    def refresh(self, x, is_first, stored_state, state):
         state.state = torch.zeros_like(state.state)
 
-    def unroll(self, x, is_first, context):
-        outputs, now, fault = [], context, self.fault
+    def unroll(self, x, is_first, stored_state):
+        outputs, now, fault = [], stored_state, self.fault
         if fault == "all but the longest zeroed":
             lengths = is_first[1:].int().cumsum(0).eq(0).sum(0)
             now = now * (lengths == lengths.max())[:, None]
@@ -110,25 +110,25 @@ class Counting(TrainedMemory):
     def initial(self, n_envs):
         return TensorMemory(torch.zeros(n_envs, 1, device=self.device))
 
-    def context(self, state, is_first):
+    def stored_state(self, state, is_first):
         return state.before(is_first)
 
     @torch.no_grad()
     def step(self, x, state, is_first, advance=True):
-        age = self.context(state, is_first)
+        age = self.stored_state(state, is_first)
         if advance:
             state.state = age + 1
         return self.enter(x) * age.cos()
 
-    def unroll(self, x, is_first, context):
-        ages = self._ages(is_first, context)[:-1].clamp(max=14)
+    def unroll(self, x, is_first, stored_state):
+        ages = self._ages(is_first, stored_state)[:-1].clamp(max=14)
         return self.enter(x) * ages.cos()
 
-    def refresh(self, x, is_first, context, state):
-        state.state = self._ages(is_first, context)[-1]
+    def refresh(self, x, is_first, stored_state, state):
+        state.state = self._ages(is_first, stored_state)[-1]
 
-    def _ages(self, is_first, context):
-        ages = [context]
+    def _ages(self, is_first, stored_state):
+        ages = [stored_state]
         for begins in is_first:
             ages.append(ages[-1].masked_fill(begins[:, None], 0) + 1)
         ages[:-1] = [a.masked_fill(b[:, None], 0) for a, b in zip(ages, is_first, strict=False)]
@@ -142,18 +142,18 @@ def test_a_place_that_is_never_learned_is_found():
 
 
 IN_PLACE = (
-    *("context after the step", "changed in place"),
+    *("stored state after the step", "changed in place"),
     *("one start for two states", "one start for all"),
 )
 FAULTS = {
     "twice": check.acting_equals_learning,
     "starts ignored": check.acting_equals_learning,
     "all but the longest zeroed": check.acting_equals_learning,
-    "context after the step": check.acting_equals_learning,
+    "stored state after the step": check.acting_equals_learning,
     "a look ahead advances": check.acting_equals_learning,
     "no reset": check.a_reset_equals_a_fresh_start,
     "late reset": check.a_reset_equals_a_fresh_start,
-    "changed in place": check.stored_contexts_stay_as_they_are,
+    "changed in place": check.stored_states_stay_as_they_are,
     "a refresh empties": check.a_refreshed_state_goes_on_as_it_learns,
     "neighbour": check.no_environment_reads_its_neighbour,
     "behind the padding": check.padding_and_order_do_not_matter,
@@ -166,7 +166,7 @@ FAULTS = {
 REFUSED = {
     "twice": "fails 'acting equals learning'",
     "no reset": "fails 'a reset equals a fresh start'",
-    "changed in place": "fails 'stored contexts stay as they are'",
+    "changed in place": "fails 'stored states stay as they are'",
     "a refresh empties": "fails 'a refreshed state goes on as it learns'",
     "features changed": "unroll changes its arguments in place",
     "one start for all": "it raised RuntimeError",

@@ -150,7 +150,7 @@ def e3b(**changes):
     torch.manual_seed(0)
     config = settings(rewards.E3BSettings, curiosity_width=8, **changes)
     networks = E3B.networks_for(config, {"vectors": (4,)}, 3)
-    return E3B(config, networks, lambda seen, _: {"vectors": seen.shown.vectors})
+    return E3B(config, networks, lambda seen, _: {"vectors": seen.selected.vectors})
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ NARROW = {"LSTM": {"memory_width": 8}, "GPT": {"memory_width": 8, "memory_heads"
 class CountingReward:
     """Pays ten times the task's reward and half the difference of the counts that are shown."""
 
-    metrics, reads_context = (), False
+    metrics, reads_stored_state = (), False
 
     def __call__(self, steps):
         before, after = steps.observations.images[:, 0, 0, 0].float().chunk(2)
@@ -93,8 +93,8 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
         images[7] = last  # in the ring behind the second sequence's end
         _, _, learner.reward = curious_agent("CNN", "DQN", batch_size=2)
         learner.reward.features_of = reward.features_of
-        context, actions = torch.zeros(4, 2, 0), zeros.long()
-        told = shown(images), is_first, is_first.long(), context, actions, zeros, zeros, mask
+        stored_state, actions = torch.zeros(4, 2, 0), zeros.long()
+        told = shown(images), is_first, is_first.long(), stored_state, actions, zeros, zeros, mask
         learner.replay, learner.n_owed = MagicMock(), 1
         learner.replay.sample.return_value = SequenceBatch(*told)
         logged = dict.fromkeys([f"train/{name}" for name in DQN.logged], torch.zeros(()))

@@ -5,7 +5,7 @@ import pytest
 
 from envs.vector import EpisodeStatistics
 from rewards import episode_goals
-from rewards.episode_goals import TASKS, Quality, RewardRule, Similarity, SuggestedGoals, Task
+from rewards.episode_goals import TASKS, Quality, RewardRule, Similarity, SingleTask, SuggestedGoals
 from rewards.goals import GoalRewards, as_played, sentence, with_goals
 from rewards.settings import GoalSettings
 from rewards.suggesters import SUGGESTERS
@@ -211,7 +211,7 @@ def test_a_state_of_another_encoder_or_task_and_a_house_where_there_is_none_are_
     with pytest.raises(ValueError, match="goal_encoder"):
         other.load_state_dict(env.state_dict())
     with pytest.raises(ValueError, match="no subgoal 5"):
-        Task("eat plant", "subgoals").load_state_dict({"place": 5, "done": {}})
+        SingleTask("eat plant", "subgoals").load_state_dict({"place": 5, "done": {}})
     with pytest.raises(UserError, match="yes-no judges where things belong"):
         with_goals(described(1), settings(suggester="yes-no"))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rewards import episode_goals
-from rewards.episode_goals import Quality, RewardRule, Similarity, SuggestedGoals, Task
+from rewards.episode_goals import Quality, RewardRule, Similarity, SingleTask, SuggestedGoals
 from rewards.goals import GoalRewards
 from rewards.settings import KINDS
 from rewards.suggesters.rules import EFFECTIVE, RULES, Novelty, Oracle, Silent, TextState
@@ -112,7 +112,7 @@ def task_step(step):
 )
 def test_every_step_of_a_task_is_paid_as_the_original_does(entry):
     steps = entry["steps"]
-    task = Task(entry["task"], KIND_OF[entry["hierarchical"]])
+    task = SingleTask(entry["task"], KIND_OF[entry["hierarchical"]])
     env = ToldVectorEnv(NOWHERE, map(task_step, steps), NAMES)
     layer = GoalRewards(env, [task], Silent(), shows_goals=True)
     observation, info = layer.reset()

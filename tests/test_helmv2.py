@@ -22,7 +22,7 @@ def play(agent, frames):
     memory = agent.initial_memory(frames.shape[1])
     is_first = torch.ones(frames.shape[1], dtype=torch.bool)
     percepts = [percept(images, is_first & (t == 0)) for t, images in enumerate(frames)]
-    return torch.stack([agent.act(each, memory).context for each in percepts])
+    return torch.stack([agent.act(each, memory).stored_state for each in percepts])
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6))

@@ -73,13 +73,13 @@ def stream():
 
 
 def play(memory, x, is_first, state=None):
-    """Return the outputs of single steps [T, N, D] and the contexts before them."""
+    """Return the outputs of single steps [T, N, D] and the stored states before them."""
     state = memory.initial(x.shape[1]) if state is None else state
-    outputs, contexts = [], []
+    outputs, stored_states = [], []
     for features, begins in zip(x, is_first, strict=True):
-        contexts.append(memory.context(state, begins).clone())
+        stored_states.append(memory.stored_state(state, begins).clone())
         outputs.append(memory.step(features, state, begins).clone())
-    return torch.stack(outputs), contexts
+    return torch.stack(outputs), stored_states
 
 
 def assert_same(found, expected):
@@ -93,30 +93,32 @@ def assert_same(found, expected):
 def test_acting_equals_unrolling_wherever_episodes_begin(kind, is_first, now, n_known):
     memory, x = build(kind), torch.randn(T, N_ENVS, N_FEATURES)
     state = memory.initial(N_ENVS)
-    contexts = play(memory, x[:now], is_first[:now], state)[1] if now else []
-    contexts.append(memory.context(state, is_first[now]).clone())
+    stored_states = play(memory, x[:now], is_first[:now], state)[1] if now else []
+    stored_states.append(memory.stored_state(state, is_first[now]).clone())
     n_known = min(n_known, now, memory.n_context)
     first, known = now - n_known, slice(now - n_known, now)
     shake(memory)  # as an update does, which leaves the state stale
     if n_known:
-        memory.refresh(x[known], is_first[known], contexts[first], state)
+        memory.refresh(x[known], is_first[known], stored_states[first], state)
     acted, _ = play(memory, x[now:], is_first[now:], state)
-    assert_same(acted, memory.unroll(x[first:], is_first[first:], contexts[first])[n_known:])
+    assert_same(acted, memory.unroll(x[first:], is_first[first:], stored_states[first])[n_known:])
 
 
 @pytest.mark.parametrize("n_steps", [0, MEM_LEN + 1])
 def test_a_refresh_from_more_steps_than_are_kept_is_refused(n_steps):
     memory, (x, is_first) = build("Gpt"), stream()
     state = memory.initial(N_ENVS)
-    context = memory.context(state, is_first[0])
+    stored_state = memory.stored_state(state, is_first[0])
     with pytest.raises(ValueError, match=f"{MEM_LEN} steps refreshed from {n_steps}"):
-        memory.refresh(x[:n_steps], is_first[:n_steps], context, state)
+        memory.refresh(x[:n_steps], is_first[:n_steps], stored_state, state)
 
 
 def test_a_gpt_of_one_layer_sees_exactly_mem_len_steps_back():
     memory, is_first = build("Gpt"), torch.zeros(12, 1, dtype=torch.bool)
     x = torch.randn(12, 1, N_FEATURES, requires_grad=True)
-    memory.unroll(x, is_first, memory.context(memory.initial(1), is_first[0]))[-1].norm().backward()
+    memory.unroll(x, is_first, memory.stored_state(memory.initial(1), is_first[0]))[
+        -1
+    ].norm().backward()
     seen = x.grad.abs().amax(dim=(1, 2)) > 0
     assert seen.tolist() == [False] * (11 - MEM_LEN) + [True] * (MEM_LEN + 1)
 
@@ -149,10 +151,10 @@ def visible_by_counting(is_first):
 def test_unrolling_an_lstm_over_one_episode_is_pytorchs_to_the_bit(kind):
     memory = build(kind)
     x, is_first = torch.randn(T, N_ENVS, N_FEATURES), torch.zeros(T, N_ENVS, dtype=torch.bool)
-    context = torch.randn(N_ENVS, 2, memory.lstm.num_layers * WIDTH)
-    states = [torch.stack(part.split(WIDTH, dim=-1)) for part in context.unbind(1)]
+    stored_state = torch.randn(N_ENVS, 2, memory.lstm.num_layers * WIDTH)
+    states = [torch.stack(part.split(WIDTH, dim=-1)) for part in stored_state.unbind(1)]
     expected, _ = memory.lstm(x, tuple(states))
-    assert torch.equal(memory.unroll(x, is_first, context), expected)
+    assert torch.equal(memory.unroll(x, is_first, stored_state), expected)
 
 
 def test_attention_shows_where_a_step_looks():
@@ -191,10 +193,10 @@ def test_on_a_gpu_no_step_waits_for_a_number(kind):
             x, is_first = stream()
         state = memory.initial(N_ENVS)
         output = memory.step(x[0], state, is_first[0], advance=False)
-        acted, contexts = play(memory, x[:3], is_first[:3], state)
-        memory.refresh(x[1:3], is_first[1:3], contexts[1], state)
+        acted, stored_states = play(memory, x[:3], is_first[:3], state)
+        memory.refresh(x[1:3], is_first[1:3], stored_states[1], state)
         if not isinstance(memory, Recurrent):  # which is run from start to start
-            memory.unroll(x, is_first, contexts[0])
+            memory.unroll(x, is_first, stored_states[0])
     assert output.is_cuda
     assert acted.shape == (3, N_ENVS, memory.width)
 
@@ -211,13 +213,13 @@ def test_weights_of_a_copy_lie_together_for_cudnn(kind, monkeypatch):
 
 def test_dropout_acts_in_training_only():
     memory, (x, is_first) = build("GPT of three layers", memory_dropout=0.5), stream()
-    context = torch.zeros(N_ENVS, dtype=torch.int64)
-    trained = [memory.unroll(x, is_first, context) for _ in range(2)]
+    stored_state = torch.zeros(N_ENVS, dtype=torch.int64)
+    trained = [memory.unroll(x, is_first, stored_state) for _ in range(2)]
     steps = [memory.step(x[0], memory.initial(N_ENVS), is_first[0]) for _ in range(2)]
     assert not torch.equal(*trained)
     assert not torch.equal(*steps)
     memory.eval()
-    assert_same(play(memory, x, is_first)[0], memory.unroll(x, is_first, context))
+    assert_same(play(memory, x, is_first)[0], memory.unroll(x, is_first, stored_state))
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():

@@ -6,7 +6,7 @@ import pytest
 from tests.counting import CountingEnv
 from tests.described import objects
 from tests.test_evaluation import Silent
-from trainers.evaluation import AFTER, evaluate, info_before, narrated, told
+from trainers.evaluation import AFTER, evaluate, info_before, narrated, texts_in_info
 
 
 class Saying(CountingEnv):
@@ -66,7 +66,7 @@ NUMBERS, OTHERS = np.array([1.5, 2.0]), objects([{"a": 1}, {"b": 2}])
 def test_what_only_goes_by_such_a_name_is_not_kept(values):
     info = {"phrase": values, "suggestions": values, "unlocked": values, "scene": values}
     assert info_before(info, 2) == [{}, {}]
-    assert told(info, AFTER, 2) == [{}, {}]
+    assert texts_in_info(info, AFTER, 2) == [{}, {}]
 
 
 def test_what_is_said_now_and_then_is_empty_between():

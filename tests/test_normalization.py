@@ -66,7 +66,7 @@ def outputs(agent, vectors):
         step.values,
         step.log_probs,
         step.remembered,
-        step.context,
+        step.stored_state,
         *followed[:1],
     )
     return [each.detach() for each in found if each is not None]

@@ -165,7 +165,7 @@ def test_an_agent_says_what_its_memory_gives_to_its_heads(model, algorithm):
     is_remembered = bool((again.remembered[0] != again.remembered[1]).any())
     assert is_remembered == (model != "CNN")
     if model == "HELM":
-        assert torch.equal(again.remembered, again.context)
+        assert torch.equal(again.remembered, again.stored_state)
 
 
 @pytest.mark.slow

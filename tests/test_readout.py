@@ -46,7 +46,7 @@ def test_the_last_steps_of_each_episode_are_read_by_plain_attention(model, chang
     for percept, step, value in zip(seen, steps, ahead, strict=True):
         torch.testing.assert_close(value, step.values)
         for env in range(N_ENVS):
-            state = step.context[env]
+            state = step.stored_state[env]
             pairs = state[language.width :].view(-1, 2 * n_keys)
             if percept.is_first[env]:
                 running[env] = []
@@ -86,11 +86,13 @@ def test_a_target_network_has_a_query_of_its_own_and_replay_no_window():
     assert target.language is body.language
     n_head, width = body.language.language_model.heads
     sequences = learner.replay.sequences(learner.replay.start_rows[:3])
-    assert sequences.context.shape[-1] == body.language.width + 2 * n_head * width
+    assert sequences.stored_state.shape[-1] == body.language.width + 2 * n_head * width
 
 
 def test_curiosity_reads_the_hidden_state_alone():
     config, agent = built(curiosity="RND", curiosity_features="memory")
     seen, steps, _ = played(agent, n_steps=1)
-    found = FeatureReader(config, agent)(ObservationBatch(seen[0].observations), steps[0].context)
-    assert torch.equal(found["memory"], steps[0].context[:, : agent.frozen_memory.width])
+    found = FeatureReader(config, agent)(
+        ObservationBatch(seen[0].observations), steps[0].stored_state
+    )
+    assert torch.equal(found["memory"], steps[0].stored_state[:, : agent.frozen_memory.width])

@@ -54,8 +54,10 @@ def episode(n_steps, number=0):
     seen = torch.stack((torch.full((n_steps + 1,), number), torch.arange(n_steps + 1)), 1)
     actions = torch.arange(n_steps) % 4
     ends = torch.arange(n_steps) == n_steps - 1
-    context = torch.full((n_steps + 1, 3), float(number))
-    return EpisodeSteps(Observations(vectors=seen.float()), context, actions, seen[1:, 1] / 8, ends)
+    stored_state = torch.full((n_steps + 1, 3), float(number))
+    return EpisodeSteps(
+        Observations(vectors=seen.float()), stored_state, actions, seen[1:, 1] / 8, ends
+    )
 
 
 def replay_of(lengths, capacity, context_length=WHOLE):
@@ -145,7 +147,7 @@ def test_an_episode_longer_than_the_ring_is_one_line():
 
 def loaded(folder, state, like):
     """Return a fresh replay, loaded from files."""
-    replay = Replay(like.capacity, like.context_length, episode(4))
+    replay = Replay(like.capacity, like.sequence_length, episode(4))
     ReplayFiles(folder, 2).load(replay, state)
     return replay
 
@@ -182,7 +184,9 @@ def test_a_sequence_is_a_part_of_one_episode(lengths, capacity, context_length):
         for name in ("actions", "rewards", "terminated"):
             steps = getattr(sequences, name)[: last - first, column]
             assert torch.equal(steps, getattr(own, name)[first:last].to(steps.dtype)), name
-        assert torch.equal(sequences.context[: len(seen), column], own.context[first : last + 1])
+        assert torch.equal(
+            sequences.stored_state[: len(seen), column], own.stored_state[first : last + 1]
+        )
         assert sequences.last_actions[1 : len(seen), column].equal(own.actions[first:last])
         found.append((number, first, last))
     assert len(set(found)) == len(found)
@@ -229,7 +233,7 @@ def test_rows_that_are_no_episodes_are_refused(row, remaining):
 def test_files_of_other_episodes_or_of_too_few_are_refused(tmp_path):
     replay = replay_of([4], 20)
     state = ReplayFiles(tmp_path, 2).save(replay)
-    other = Replay(20, WHOLE, episode(4)._replace(context=torch.zeros(5, 7)))
+    other = Replay(20, WHOLE, episode(4)._replace(stored_state=torch.zeros(5, 7)))
     with pytest.raises(ValueError, match="context"):
         ReplayFiles(tmp_path, 2).load(other, state)
     with pytest.raises(ValueError, match="5 rows are saved, and 9 were there"):

@@ -28,14 +28,14 @@ def numbered_rollout(n_steps=4, n_envs=3, keeps_following=False):
 def test_transitions_lead_to_what_followed_and_to_its_context():
     rollout = numbered_rollout(n_steps=3, n_envs=2, keeps_following=True)
     rollout.continues[0, 1] = 0.0
-    rollout.contexts_at_ends[0, 1] = rollout.contexts_at_ends[2] = -1
+    rollout.stored_states_at_ends[0, 1] = rollout.stored_states_at_ends[2] = -1
     steps = rollout.transitions()
     before = [0, 3, 1, 4, 2, 5]  # by step, then environment
     seen = steps.observations.images[:, 0, 0, 0].tolist()
     assert seen == before + [100 + number for number in before]
     assert steps.actions.tolist() == before
-    # Where the episode goes on within the rollout the next step has the context.
-    assert steps.context[:, 0].tolist() == [*before, 1, -1, 2, 5, -1, -1]
+    # Where the episode goes on within the rollout the next step has the stored state.
+    assert steps.stored_state[:, 0].tolist() == [*before, 1, -1, 2, 5, -1, -1]
 
 
 def test_a_rollout_that_no_memory_holds_is_refused(monkeypatch):

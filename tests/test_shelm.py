@@ -39,7 +39,7 @@ def test_the_language_model_reads_the_words_of_the_explanation_best_first(topk):
         np.testing.assert_allclose(explanation["similarities"], expected, atol=2e-6)
         tokens = language_model.embed(ids)  # [N, K, D]
         hidden = language_model.step(tokens, expected_memory, is_first)
-        torch.testing.assert_close(step.context, hidden, atol=1e-5, rtol=0)
+        torch.testing.assert_close(step.stored_state, hidden, atol=1e-5, rtol=0)
 
 
 def test_other_weights_than_the_embeddings_were_made_with_are_refused(tmp_path):

@@ -20,7 +20,7 @@ from models import build_agent
 from tests.agents import collect_rollout, collecting, small_config
 from tests.any_envs import Goal
 from tests.runs import LSTM, PPO, train_row
-from trainers.evaluation import Episode
+from trainers.evaluation import FinishedEpisode
 from utils.errors import UserError
 
 IS = "is_success"
@@ -60,7 +60,9 @@ def result_of(folder, *options):
 def test_the_share_of_episodes_that_succeeded_is_that_of_the_last_hundred():
     made = collector()
     assert math.isnan(made.metrics()["rollout/success_mean"])
-    made.episodes.extend([Episode(1.0, 3, True)] * 30 + [Episode(0.0, 3, False)] * 90)
+    made.episodes.extend(
+        [FinishedEpisode(1.0, 3, True)] * 30 + [FinishedEpisode(0.0, 3, False)] * 90
+    )
     assert made.metrics()["rollout/success_mean"] == 0.1
 
 

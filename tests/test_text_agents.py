@@ -144,7 +144,9 @@ def test_an_environment_of_words_alone_can_be_played(name, algorithm, encoder):
     assert not torch.equal(step.values[0], step.values[2])
     if algorithm == "PPO" and not agent.sequential:
         rest = [torch.zeros(3)] * 4
-        batch = Batch(ObservationBatch(percept.observations), step.actions, *rest, step.context)
+        batch = Batch(
+            ObservationBatch(percept.observations), step.actions, *rest, step.stored_state
+        )
         torch.testing.assert_close(agent.evaluate(batch).values, step.values)
 
 

@@ -75,8 +75,8 @@ def test_replay_keeps_plain_states_which_the_present_matrix_whitens():
         collector.step()
     body = learner.agent.body
     sequences = learner.replay.sequences(learner.replay.start_rows[:3])
-    whitened = body.language.whitening(sequences.context)
-    assert not torch.allclose(whitened, sequences.context, atol=0.1)
+    whitened = body.language.whitening(sequences.stored_state)
+    assert not torch.allclose(whitened, sequences.stored_state, atol=0.1)
     features = body.unroll(sequences)
     assert torch.equal(features[..., : body.language.width], whitened)
     assert learner.target.body.language.whitening is body.language.whitening

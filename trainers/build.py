@@ -37,7 +37,7 @@ from trainers.parts import LEARNERS
 from trainers.ranks import Ranks
 from trainers.settings import FinetuneSettings, RunSettings
 from utils.environments import Environments
-from utils.errors import ENDINGS, UserError, raise_all, told
+from utils.errors import ENDINGS, UserError, error_text, raise_all
 from utils.run_folder import check_run_id
 from utils.seeding import N_TOGETHER
 from utils.settings import Config
@@ -100,7 +100,7 @@ def _close(env: VectorEnv, name: str) -> None:
     except ENDINGS:
         raise
     except BaseException as error:  # whatever its author did: what was learned is saved
-        log.warning(f"env: '{name}' raised {told(error)} when it was closed")
+        log.warning(f"env: '{name}' raised {error_text(error)} when it was closed")
 
 
 @contextmanager
@@ -113,6 +113,7 @@ def build_evaluation(config: RunSettings) -> Iterator[GreedyEvaluation | None]:
             "eval_steps: evaluations need environments of their own. Give a function that "
             "makes one environment, or leave eval_steps at 0"
         )
+    # No more environments than episodes: each plays the first of its own.
     few = config.replace(n_envs=min(config.eval_episodes, N_TOGETHER))
     with open_env(few, config.seed) as env:
         yield GreedyEvaluation(config, env)
@@ -138,6 +139,7 @@ def build_learner(
     if reward is not None:
         n_actions = flatdim(env.single_action_space)
         curiosity = CURIOSITIES.find(reward).configured(config, agent, n_actions)
+        # Its statistics and networks learn from the steps of all ranks.
         if ranks.size > 1:
             curiosity.share(ranks)
     scaling = build_scaling(config.part(ScalingSettings), env.num_envs)
@@ -152,6 +154,7 @@ def load_guide(place: str, config: Config, env: VectorEnv, trust: bool) -> Guide
     """Return the agent of a run folder or checkpoint, to explore for another one."""
     path = find_checkpoint(Path(place), "guide")
     checkpoint = load_checkpoint(path)
+    # With the settings it was trained with, on this run's device.
     theirs = played_config(checkpoint, path, trust).replace(device=config.device)
     try:
         agent = restored_agent(theirs, env, checkpoint, path).requires_grad_(False)

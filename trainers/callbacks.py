@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from utils.environments import State
-from utils.errors import ENDINGS, UserError, told
+from utils.errors import ENDINGS, UserError, error_text
 
 
 class Callback:
@@ -25,7 +25,7 @@ class Callback:
         return None
 
     def state_dict(self) -> State:
-        """Return what a resumed run needs: numbers, texts, tensors, lists, dictionaries."""
+        """Return a state for a resumed run: numbers, texts, tensors, lists, dictionaries."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
@@ -57,6 +57,7 @@ class Callbacks:
         ends = False
         for each in self._all:
             with _telling(each):
+                # A copy each: none changes what the next one gets.
                 ends |= bool(each.after_update(step, dict(metrics)))
         return ends
 
@@ -71,8 +72,9 @@ class Callbacks:
         return {"names": self.names, "states": [each.state_dict() for each in self._all]}
 
     def restore(self, state: State | None) -> list[str]:
-        """Restore their states; return what differs from the run so far, in words."""
+        """Restore their states; return the differences from the run so far, in words."""
         before = [] if state is None else state["names"]
+        # States go by the order of the callbacks: with others they belong to nobody.
         if before != self.names:
             here, there = (", ".join(names) or "none" for names in (self.names, before))
             return [f"callbacks: {here} instead of {there}"]
@@ -90,6 +92,6 @@ def _telling(callback: Callback) -> Iterator[None]:
         raise
     except Exception as error:  # whatever its author did
         raise UserError(
-            f"callbacks: {type(callback).__name__} raised {told(error)}. Mend it, then go on with "
-            "helm.resume"
+            f"callbacks: {type(callback).__name__} raised {error_text(error)}. Mend it, then "
+            "go on with helm.resume"
         ) from error

@@ -112,6 +112,7 @@ class Interruption:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interruption":
+        # Python lets the main thread alone set handlers.
         if threading.current_thread() is threading.main_thread():
             self._before = {
                 number: signal.signal(number, self._note) for number in (*STOP, signal.SIGUSR1)
@@ -163,11 +164,13 @@ class Checkpoints:
             self.interruption.save, self.last_saved = False, time.perf_counter()
             if self.config.save_ckpt:
                 whole = state()
+                # Each rank builds its own parts, and the first writes them all into one file.
                 parts = self.ranks.gather({part: whole[part] for part in OF_EACH_RANK})
                 if self.writer is not None:
                     # metrics.csv is on the disk before a checkpoint that names its length.
                     whole |= {"other_ranks": parts[1:], "metrics": self.writer.sync()}
                     self._save_last(whole, is_last)
+        # A run that has come to its end is over, whatever signal came with it.
         if is_last or not stop:
             return
         saved = "Nothing is saved (save_ckpt is false)"
@@ -176,10 +179,9 @@ class Checkpoints:
         raise Interrupted(f"interrupted after {env_steps:,} steps. {saved}", signal.Signals(stop))
 
     def between_updates(self, env_steps: int, state: Callable[[], State]) -> None:
-        """Do the same between two steps of the environments, or of the optimiser.
-
-        Checkpoints are seconds apart, though every update may have one: there are far more steps.
-        """
+        """Do the same between two steps of the environments, or of the optimiser."""
+        # Seconds apart, though every update may have one: there are far more steps than updates.
+        # From the run's beginning: `last_saved` is -inf, and the first step would be a checkpoint.
         seconds = max(60 * self.config.checkpoint_minutes, LEAST_APART)
         is_time = time.perf_counter() - max(self.last_saved, self.begun) >= seconds
         wanted = is_time or self.interruption.save or self.interruption.stop is not None
@@ -188,6 +190,7 @@ class Checkpoints:
 
     def _save_last(self, whole: State, is_last: bool) -> None:
         earlier = [self.folder / name for name in kept_names(self.config.keep_checkpoints)[1:]]
+        # The oldest first, so that none is overwritten before it has moved.
         for older, newer in pairwise(reversed(earlier)):
             if newer.exists():
                 newer.replace(older)
@@ -204,6 +207,7 @@ def own_checkpoint(
 
     def find() -> str | None:
         state = unfinished_checkpoint(folder, config, ranks.size, to_go_on)
+        # It stays on this rank; only the file's name travels, and others read it themselves.
         of_first.append(state)
         return None if state is None else state["file"]
 
@@ -211,6 +215,7 @@ def own_checkpoint(
     if ranks.first or file is None:
         return of_first[0] if ranks.first else None
     state = load_checkpoint(folder / file)
+    # A rank's own learner, collector and streams take the place of the first one's.
     return state | state["other_ranks"][ranks.rank - 1]
 
 
@@ -266,6 +271,7 @@ def last_checkpoint(folder: Path, n_steps: int) -> State | None:
         UserError: there are checkpoints, but none of a run of this version; or the run is finished,
             so that it must not begin anew.
     """
+    # More files may lie there than are kept by now: all are looked for.
     problems, reached = [], last_step(folder)
     for name in kept_names(MOST_KEPT):
         path = folder / name
@@ -289,6 +295,7 @@ def last_checkpoint(folder: Path, n_steps: int) -> State | None:
             n_lost = reached - checkpoint["env_steps"]
             log.warning(f"{problems[0]}; going on from the one before: {n_lost:,} steps are lost")
         return checkpoint | {"file": name}
+    # Only damage lets a run begin anew. Whatever else lies there is somebody's, who is told.
     fatal = [each for each in problems if not isinstance(each, Damaged) or is_finished(folder)]
     if fatal:
         raise fatal[0]
@@ -301,11 +308,13 @@ def give_way(folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
     """Put damaged checkpoints aside, before the next one keeps them as the previous."""
     source = None if checkpoint is None else checkpoint["file"]
     for name in kept_names(MOST_KEPT):
+        # Those behind the source are older ones, which stay.
         if name == source:
             break
         if (folder / name).exists():
             put_aside(folder / name)
     if source not in (None, LAST):
+        # The next checkpoint finds it in the place of the last, and keeps it as the previous.
         hardlink(folder / source, folder / LAST)
 
 
@@ -368,6 +377,7 @@ def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
             own = folder / Ranks(rank).own_name(REPLAY)
             replay = state["learner"].get("replay") or {"files": {}}
             for name, (n_bytes, sha256) in replay["files"].items():
+                # A name with a path in it would have another file read.
                 if not re.fullmatch(REPLAY_FILE, name):
                     raise ValueError(f"a replay in '{name}'")
                 files.append((own / name, n_bytes, sha256))
@@ -378,6 +388,7 @@ def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
         ) from error
     for path, n_bytes, sha256 in files:
         try:
+            # Of the bytes that were there then: a run that was killed has appended more.
             if checksum(path, n_bytes).hexdigest() != sha256:
                 raise Damaged(f"{path}: damaged, its content does not have its checksum")
         except FileNotFoundError:
@@ -406,6 +417,7 @@ def load_checkpoint(path: Path) -> State:
     weights = state["weights"]
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
         raise UserError(f"{path}: not a checkpoint of this program (its weights have no names)")
+    # Not isinstance: True is an int, too.
     if type(state["env_steps"]) is not int or state["env_steps"] < 0:
         raise UserError(f"{path}: not a checkpoint of this program (env_steps is no count)")
     return state
@@ -532,6 +544,7 @@ class WarmStart(NamedTuple):
     def named(cls, path: Path) -> "WarmStart":
         file = find_checkpoint(path, INIT_FROM)
         env_steps = load_checkpoint(file)["env_steps"]  # raises where it is no checkpoint
+        # Whole, since the run may be resumed in another working directory.
         return cls(str(file.resolve()), recorded_sha256(file), env_steps)
 
     @classmethod
@@ -547,12 +560,14 @@ class WarmStart(NamedTuple):
     def give(self, agent: Agent) -> None:
         path, source = Path(self.checkpoint), f"{INIT_FROM} {self.checkpoint}"
         state = load_checkpoint(find_checkpoint(path, INIT_FROM))
+        # Resumed before its first checkpoint, a run begins from this file again.
         if recorded_sha256(path) != self.sha256:
             raise UserError(f"{source}: changed since the run began with it. Begin another run")
         theirs, ours = _shapes(state["agent"]), _shapes(agent.state_dict())
         try:
             restore_agent(agent, state, source)
         except UserError as error:
+            # The first parameter that differs says more than PyTorch's list of all of them.
             for name in [*ours, *theirs]:
                 there, own = (shapes.get(name, "is missing") for shapes in (theirs, ours))
                 if there != own:

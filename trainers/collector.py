@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.agent import Memory
 from models.observations import AgentInput, Observations
-from trainers.evaluation import Episode
+from trainers.evaluation import FinishedEpisode
 from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks
 from utils.environments import Environments, Info, State
@@ -46,8 +46,9 @@ class Collector:
         self.ranks = ranks or Ranks()
         self.n_envs = env.num_envs * self.ranks.size  # of all ranks
         self.env_steps = self.n_episodes = 0
-        self.episodes: deque[Episode] = deque(maxlen=EPISODES_AVERAGED)
-        self._untold: list[Episode] = []  # not yet sent to the first rank, where this is another
+        self.episodes: deque[FinishedEpisode] = deque(maxlen=EPISODES_AVERAGED)
+        # Not yet sent to the first rank, where this is another.
+        self._untold: list[FinishedEpisode] = []
         self.percept: AgentInput | None = None
         self._memory: Memory | None = None
         self._normalizer = learner.agent.reader.normalizer
@@ -55,6 +56,7 @@ class Collector:
 
     def begin(self, seed: int) -> None:
         rank = self.ranks.rank
+        # Numbers go over all ranks, so that no two environments play the same episodes.
         options = {"first_env": rank * self.env.num_envs} if rank else None
         observations, _ = self.env.reset(seed=seed, options=options)
         if self.scaling is not None:
@@ -69,12 +71,15 @@ class Collector:
         assert memory is not None, "begin() makes the memory"
         step = self.learner.act(percept, memory)
         if self._normalizer is not None:
+            # Counted when the weights change: until then all steps are normalised alike.
             self._uncounted.append(self._numbers_shown)
         observations, paid, terminated, truncated, info = self.env.step(step.actions.cpu().numpy())
         ended = terminated | truncated
         if self.scaling is not None:
+            # Before the learner sees the step, so that its reward counts for its own scaling.
             self.scaling.update(paid, ended)
         shown = self.learner.agent.read(observations)
+        # The agent is shown what was paid; scaled rewards are for learning alone.
         self.percept = AgentInput.after(shown, step.actions, paid, ended)
         transition = Transition(
             percept=percept,
@@ -98,8 +103,9 @@ class Collector:
         return self._normalizer is not None and not self._normalizer.count
 
     def count_observations(self) -> None:
-        """Give the normaliser the moments of what all ranks have seen since the last time."""
+        """Give the normaliser the moments of all ranks' observations since the last time."""
         if self._normalizer is not None and self._uncounted:
+            # Joined before they are merged: the ranks' normalisers stay equal.
             own = Moments.of(torch.cat(self._uncounted))
             self._normalizer.merge(self.ranks.joined(own))
             self._uncounted.clear()
@@ -107,9 +113,10 @@ class Collector:
     def tell_first(self) -> None:
         if self.ranks.size == 1:
             return
+        # Plain tuples: what comes from another process is read without its classes.
         untold: list[Any] = [tuple(episode) for episode in self._untold]
         for ended in self.ranks.gather(untold):
-            self._note([Episode.of(*each) for each in ended])
+            self._note([FinishedEpisode.of(*each) for each in ended])
         self._untold.clear()
 
     @property
@@ -139,6 +146,7 @@ class Collector:
         assert self.percept is not None, "episodes have begun"
         assert self._memory is not None, "episodes have begun"
         env = self.env.state_dict()
+        # One rank that cannot play its episodes again lets all begin new ones.
         resumable = not any(self.ranks.all_reduce_max(not env["resumable"]))
         state: State = {
             "env_steps": self.env_steps,
@@ -154,6 +162,7 @@ class Collector:
         if self.scaling is not None:
             state["scaling"] = self.scaling.state_dict()
         if self._normalizer is not None:
+            # Even empty it has the shape of the numbers, which a resumed run compares.
             rows = self._uncounted or [self._numbers_shown]
             state["uncounted"] = torch.stack(rows)[: len(self._uncounted)]
         return state
@@ -170,7 +179,7 @@ class Collector:
         for saved in state["episodes"]:
             match saved:
                 case (float(), int(), None | bool()):
-                    self.episodes.append(Episode.of(*saved))
+                    self.episodes.append(FinishedEpisode.of(*saved))
                 case _:
                     raise ValueError("episodes: one has no return, length and success")
         self._check_counts()
@@ -187,6 +196,7 @@ class Collector:
             self.begin(seed)
             assert self.percept is not None, "episodes have begun"
             return self.percept, None
+        # Here the episodes go on, and only with them the agent's memory.
         percept, device = state["percept"], self._device
         self._memory.load_state_dict(state["memory"])
         self.percept = AgentInput(
@@ -216,27 +226,30 @@ class Collector:
         assert self.percept is not None, "a step has been taken"
         if not ended.any():
             return self.percept
+        # Within an episode both inputs are one; where it ended only `final_obs` has the last.
         rows = self._to_device(ended)
         last = self.learner.agent.read(stacked(info["final_obs"][ended]))
 
         def with_last(kind: Tensor, final: Tensor) -> Tensor:
+            # The next input keeps the first observations of new episodes.
             kind = kind.clone()
             kind[rows] = final
             return kind
 
         shown = self.percept.observations.map(with_last, last)
+        # As if nothing had ended: so the last action and reward are in it.
         return AgentInput.after(shown, actions, paid, np.zeros_like(ended))
 
     def _note_episodes(self, ended: np.ndarray, info: Info) -> None:
         if not ended.any():
             return
-        episodes = [Episode.ended(info["episode"], n) for n in np.flatnonzero(ended)]
+        episodes = [FinishedEpisode.ended(info["episode"], n) for n in np.flatnonzero(ended)]
         if self.ranks.first:
             self._note(episodes)
         else:
             self._untold += episodes
 
-    def _note(self, episodes: list[Episode]) -> None:
+    def _note(self, episodes: list[FinishedEpisode]) -> None:
         self.episodes.extend(episodes)
         self.n_episodes += len(episodes)
 

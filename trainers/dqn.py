@@ -31,12 +31,14 @@ class DQN(OffPolicyLearner):
 
     def __init__(self, config: DqnSettings, agent: ValuesAgent, *joined: Any) -> None:
         super().__init__(config, agent, *joined)
+        # A copy of all, with a body of its own: it reads sequences by its own memory.
         self.target = copy.deepcopy(self.agent).requires_grad_(False)
         self.add_optimizer("all", agent.parameters(), config.learning_rate)
 
     def epsilon_after(self, n_explored: int) -> float:
         """Return epsilon after so many steps since the warm-up: linear from 1, then constant."""
         config = self.config
+        # By default one exploring action an episode, in the longest ones on average.
         final = 1 / max(self.longest, 1) if config.epsilon_final is None else config.epsilon_final
         n_falling = config.exploration_fraction * (config.n_steps - self.n_warmup_steps)
         return epsilon_after(n_explored, n_falling, 1.0, final)
@@ -45,6 +47,7 @@ class DQN(OffPolicyLearner):
         # Environments step together, so epsilon falls by one step from each to the next.
         n_envs = percept.n_envs
         epsilons = [self.epsilon_after(self.n_explored + n) for n in range(n_envs)]
+        # Drawn whether used or not: the random stream depends on no value.
         drawn = self.random_actions(percept)
         return step._replace(actions=epsilon_greedy(step.actions, drawn, epsilons))
 

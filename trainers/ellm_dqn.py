@@ -64,6 +64,7 @@ class EllmDQN(Learner):
         super().__init__(config, agent, *joined)
         self.target = copy.deepcopy(agent.head).requires_grad_(False)
         self.parameters = agent.trainable_parameters(config.finetune)
+        # The rest gets no gradients, which would be computed for nothing.
         agent.requires_grad_(False)
         for parameter in self.parameters:
             parameter.requires_grad_(True)
@@ -98,6 +99,7 @@ class EllmDQN(Learner):
         # The agent acts in any case: its memory has to read every step, and so has the guide's.
         step = self.agent.act(percept, memory)
         n_envs = percept.n_envs
+        # Drawn whether used or not: the random stream depends on no value.
         drawn = torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
         if self.guide is not None:
             shares = [self.config.guide_share] * n_envs
@@ -133,6 +135,7 @@ class EllmDQN(Learner):
             if not self._logged.are_finite:
                 raise NotFiniteError({"epoch": 0, "number": self.n_updates, "logged": logged})
         if _n_passed(before, self.n_seen, config.target_update_steps):
+            # tau = 1 is a copy.
             follow(self.target, self.agent.head, 1.0)
 
     def update(self, progress: float) -> dict[str, float]:
@@ -247,6 +250,7 @@ class EllmDQN(Learner):
             self.replay = self._empty_replay(percept)
             self.replay.load_state_dict(state["replay"])
             if memory is None:
+                # The episodes that were running are lost, and their rows are no episodes.
                 self.replay.begin()
         if self.guide is not None and memory is not None and state["guide_memory"]:
             self._guide_memory = self.guide.agent.initial_memory(percept.n_envs)
@@ -259,7 +263,6 @@ class EllmDQN(Learner):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        """The metrics of a gradient step."""
         rewarded = () if self.reward is None else self.reward.metrics
         return *(f"train/{name}" for name in self.logged), *rewarded
 
@@ -269,6 +272,7 @@ class EllmDQN(Learner):
         text = percept.observations.text
         if text is not None:  # the guide's table has to know the sentences behind the numbers
             guide.reader.sentences.numbers(self.agent.reader.sentences.texts(text).flatten())
+        # Deterministic, so that a guide moves no random stream.
         return guide.act(percept, self._guide_memory, deterministic=True).actions
 
     def _empty_replay(self, percept: AgentInput) -> FrameReplay:

@@ -42,7 +42,7 @@ KINDS: dict[type, Any] = {str: str, bool: bool | np.bool_, float: int | float | 
 Narration = list[dict[str, Any]]
 
 
-class Episode(NamedTuple):
+class FinishedEpisode(NamedTuple):
     """One finished episode.
 
     Attributes:
@@ -56,16 +56,15 @@ class Episode(NamedTuple):
     success: bool | None = None
 
     @classmethod
-    def of(cls, episode_return: Any, length: Any, success: Any = None) -> "Episode":
+    def of(cls, episode_return: Any, length: Any, success: Any = None) -> "FinishedEpisode":
         """Convert values of other types; a success of NaN is one that is not known."""
         known = None if success is None or math.isnan(success) else bool(success)
         return cls(float(episode_return), int(length), known)
 
     @classmethod
-    def ended(cls, statistics: Mapping[str, np.ndarray], n: np.integer) -> "Episode":
-        return cls.of(
-            *(statistics[name][n] for name in ("r", "l", "success") if name in statistics)
-        )
+    def ended(cls, statistics: Mapping[str, np.ndarray], n: np.integer) -> "FinishedEpisode":
+        success = statistics["success"][n] if "success" in statistics else None
+        return cls.of(statistics["r"][n], statistics["l"][n], success)
 
 
 class Recording(NamedTuple):
@@ -80,7 +79,7 @@ class Recording(NamedTuple):
             the environment can be drawn, and `Agent.inspect`. Empty unless asked for.
     """
 
-    episode: Episode
+    episode: FinishedEpisode
     steps: dict[str, np.ndarray]
     details: dict[str, np.ndarray]
 
@@ -101,8 +100,6 @@ def evaluate(
 ) -> Iterator[Recording]:
     """Yield n_episodes recordings, the first episodes of each environment in equal shares.
 
-    The first n_episodes to end would be the short ones.
-
     Raises:
         EnvFault: one of them does not end.
     """
@@ -111,6 +108,7 @@ def evaluate(
     percept = AgentInput.first(agent.read(observations), env.single_action_space.shape or ())
     running: list[list[dict[str, np.ndarray]]] = [[] for _ in range(env.num_envs)]
     texts: list[Narration] = [[] for _ in range(env.num_envs)]
+    # A number for each environment: the first to end of all would be the short ones.
     missing = np.full(env.num_envs, n_episodes // env.num_envs)
     missing[: n_episodes % env.num_envs] += 1
     while missing.any():
@@ -131,7 +129,7 @@ def evaluate(
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         ended = terminated | truncated
         percept = AgentInput.after(agent.read(observations), step.actions, rows["rewards"], ended)
-        after = told(info, AFTER, env.num_envs)
+        after = texts_in_info(info, AFTER, env.num_envs)
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
             texts[n].append(told_before[n] | after[n])
@@ -139,7 +137,10 @@ def evaluate(
             steps = running[n]
             arrays = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
             kept = {name: arrays.pop(name) for name in rows}
-            yield Recording(Episode.ended(info["episode"], n), kept | narrated(texts[n]), arrays)
+            yield Recording(
+                FinishedEpisode.ended(info["episode"], n), kept | narrated(texts[n]), arrays
+            )
+            # The next episode of this environment begins within the same step.
             running[n], texts[n] = [], []
         missing -= ended & (missing > 0)
         if max(map(len, running)) >= LONGEST_PLAYED:
@@ -209,8 +210,8 @@ def info_before(info: Mapping[str, Any], n_envs: int) -> Narration:
 
     "caption" is the sentences of scene, inventory and status one after the other.
     """
-    rows = told(info, BEFORE, n_envs)
-    sentences = told(info, dict.fromkeys(SENTENCES, ""), n_envs)
+    rows = texts_in_info(info, BEFORE, n_envs)
+    sentences = texts_in_info(info, dict.fromkeys(SENTENCES, ""), n_envs)
     for row, parts in zip(rows, sentences, strict=True):
         if len(parts) == len(SENTENCES):
             row["caption"] = " ".join(filter(None, parts.values()))
@@ -234,7 +235,7 @@ def narrated(steps: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def told(info: Mapping[str, Any], nothings: Mapping[str, Any], n_envs: int) -> Narration:
+def texts_in_info(info: Mapping[str, Any], nothings: Mapping[str, Any], n_envs: int) -> Narration:
     """Return some texts of each of N environments in `info`, by name, unless of another type."""
     rows: Narration = [{} for _ in range(n_envs)]
     for name, nothing in nothings.items():
@@ -268,12 +269,15 @@ class GreedyEvaluation:
 
     def __call__(self, agent: Agent, env_steps: int) -> dict[str, float]:
         """Return the metrics after so many steps: NaN under every name where none is due."""
+        # Names without a value are NaN, since metrics.csv has one width.
         names = [f"eval/{name}_mean" for name in ("return", "length", "success")]
         n_due = env_steps // self.config.eval_steps
         if n_due == self.n_due:
             return dict.fromkeys(names, math.nan)
+        # A long update may pass several: one evaluation stands for all of them.
         self.n_due = n_due
         n_episodes = self.config.eval_episodes
+        # Held-out seeds are limited in number: after the last block comes the first again.
         n_blocks = max(N_EVALUATED // n_episodes, 1)
         seed = evaluation_seed((n_due - 1) % n_blocks * n_episodes)
         with preserve_rng_and_mode(agent):
@@ -289,6 +293,7 @@ class GreedyEvaluation:
 def preserve_rng_and_mode(agent: Agent) -> Iterator[None]:
     modes = {module: module.training for module in agent.modules()}
     with streams_kept():  # environments of this process may draw from NumPy's and Python's
+        # No dropout, and no statistics that learn from what is shown here.
         agent.eval()
         try:
             yield

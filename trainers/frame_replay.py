@@ -145,6 +145,7 @@ class FrameLog:
             self._sha256.update(rows)
             self._is_synced = False
             if self.n_written % self.rows_per_file == 0:
+                # A whole file is not written again: from now on its checksum is known.
                 file.flush()
                 os.fsync(file.fileno())
                 self._digests[begin] = self._sha256.hexdigest()
@@ -254,10 +255,13 @@ class FrameReplay:
         length = log.n_written - begin
         check_episode_fits(length, self.capacity)
         log.append(self._rows(last.map(lambda kind: kind[env : env + 1]))[0])
+        # So that all rows of an episode that can be drawn are in its files.
         log.flush()
         self._begins[env] = log.n_written
         self.episodes.append(EpisodeSpan(env, begin, length))
+        # The final observation has a row of its own.
         self.n_rows += length + 1
+        # Whole episodes leave: half a one could not be drawn from.
         while self.n_rows > self.capacity:
             oldest = self.episodes.pop_oldest()
             self.n_rows -= oldest.length + 1
@@ -277,6 +281,7 @@ class FrameReplay:
         done = np.zeros((n_samples, n_step), self.dtype)
         for n, (place, start) in enumerate(starts):
             end = min(start + n_step, place.length)
+            # One read for each sample: its stack, n steps, and the observation after them.
             first = max(0, start - self.frame_stack + 1)
             rows = self.logs[place.env].read(place.begin + first, place.begin + end + 1)
             done[n, : end - start] = rows[start - first : end - first]

@@ -26,6 +26,10 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "RMSprop": torch.optim.RMSprop,
 }
 
+# What a step's tensors are called in checkpoints and replay files. Files of earlier runs go on, so
+# these keep their old names.
+IS_FIRST, STORED_STATE = "starts", "context"
+
 
 class Transition(NamedTuple):
     """One step of N environments.
@@ -81,7 +85,7 @@ class Learner(Recordable, ABC):
         takes_reward: Whether it learns from `reward` where there is one.
         ranks: The processes that train together, each from its own steps.
         reward: An intrinsic reward in place of the environments'.
-        scaling: What divides the environments' rewards before anything is learned from them; its
+        scaling: Divides the environments' rewards before anything is learned from them; its
             statistics are the collector's to update.
         folder: The run's, set before the first step; replay is too large for a checkpoint.
     """
@@ -123,8 +127,9 @@ class Learner(Recordable, ABC):
 
     @cached_property
     def may_record(self) -> bool:
-        """Whether work may go as CUDA graphs: they wait for no other rank, and look up no text."""
+        """Whether work may go as CUDA graphs."""
         agent = self.agent
+        # A graph waits for no other rank and asks no table of sentences.
         is_alone = self.ranks.size == 1 and not agent.reader.n_texts
         return agent.device.type == "cuda" and is_alone and self.recordable and agent.recordable
 
@@ -162,7 +167,7 @@ class Learner(Recordable, ABC):
         return False
 
     def notice(self, mean_length: float) -> None:
-        """Say once what does not fit to episodes of so many steps."""
+        """Say once where settings do not fit episodes of so many steps."""
         return
 
     def take_step(self) -> bool:
@@ -210,11 +215,11 @@ class Reward(Protocol):
 
     Attributes:
         metrics: The names of its metrics.
-        reads_context: Whether it reads `Transitions.context`, which is then a frozen memory's.
+        reads_stored_state: Whether it reads `Transitions.stored_state`, then a frozen memory's.
     """
 
     metrics: tuple[str, ...]
-    reads_context: bool
+    reads_stored_state: bool
 
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the rewards of B steps [B] and the metrics, having learned from them."""

@@ -36,6 +36,7 @@ def generalized_advantages(
     deltas = rewards + gamma * continues * next_values - values
     advantages = torch.empty_like(deltas)
     following = torch.zeros_like(bootstrap)
+    # Backwards, since each advantage needs that of the step after.
     for t in reversed(range(len(deltas))):
         following = deltas[t] + gamma * gae_lambda * continues[t] * following
         advantages[t] = following
@@ -60,6 +61,7 @@ def clipped_policy_loss(
     """
     ratio = (log_probs - old_log_probs).exp()
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)  # type: ignore[arg-type]
+    # The lesser of both: the clip takes gains away and never hides a loss.
     loss = -torch.minimum(advantages * ratio, advantages * clipped).mean()
     with torch.no_grad():
         approx_kl = (old_log_probs - log_probs).mean()
@@ -97,6 +99,7 @@ def double_q_targets(rewards: Tensor, discounts: Tensor, online: Tensor, target:
         online: Q of the next steps.  [..., A]
         target: The target network's.  [..., A]
     """
+    # Chosen by one network and valued by the other: a maximum of one is biased upwards.
     best = online.argmax(-1, keepdim=True)
     return rewards + discounts * target.gather(-1, best).squeeze(-1)
 
@@ -137,6 +140,7 @@ class Policy(NamedTuple):
     @classmethod
     def of(cls, logits: Tensor) -> "Policy":
         """Of logits [..., A]."""
+        # Clamped, since 0 * log 0 would be NaN in the entropy.
         probs = logits.softmax(-1)
         return cls(probs, probs.clamp(min=LEAST_PROBABILITY).log())
 

@@ -122,6 +122,7 @@ class OffPolicyLearner(Learner):
         self.optimizers[name].zero_grad()
         loss.backward()
         self.ranks.average_gradients(self.groups[name])
+        # Norms of the averaged gradients: all ranks log one number.
         norms = {
             f"{part}_grad_norm": mean_grad_norm(parameters, self.agent.device)
             for part, parameters in parts.items()
@@ -151,6 +152,7 @@ class OffPolicyLearner(Learner):
         if self._is_stale:
             self._is_stale = False
             if any(self.running.ages):
+                # At the first step after an update, once: the weights stay until the next.
                 past, running = self.running.past()
                 self.agent.body.refresh(past, running, memory)
         # In the warm-up, too, the agent acts: its memory has to read every step.
@@ -173,16 +175,19 @@ class OffPolicyLearner(Learner):
         n_envs = percept.n_envs * self.ranks.size  # the other ranks take as many steps
         self._n_observed += 1
         was_warming_up = self.is_warming_up
+        # The environments' own: scaling and intrinsic rewards apply when they are drawn.
         rewards = transition.rewards.float()
         self.running.add(
-            step_tensors(percept, step.context, step.actions, rewards, transition.terminated)
+            step_tensors(percept, step.stored_state, step.actions, rewards, transition.terminated)
         )
         self._n_unpaid += n_envs
         if was_warming_up:
+            # Taken at random, also where it ends the warm-up.
             self.n_warmup_steps += n_envs
         else:
             self.n_explored += n_envs
         ended = transition.ended.nonzero().flatten().tolist()
+        # An episode without an end would never be learned from: it is stored in parts.
         ended += self._cut_off(self.running.lengths, ended)
         if not ended:
             return
@@ -192,6 +197,7 @@ class OffPolicyLearner(Learner):
         self._has_ended = True
         if not self.is_warming_up:
             owed = self._n_unpaid * self.config.replay_ratio
+            # Rounded as published: down for the warm-up, up for what follows.
             self.n_owed += math.floor(owed) if was_warming_up else math.ceil(owed)
             self._n_unpaid = 0
 
@@ -229,6 +235,7 @@ class OffPolicyLearner(Learner):
             pass
         n_steps, means = self.n_due, self._means.means()
         self.n_updates += n_steps
+        # Ranks owe different numbers; the rest is taken with the next update.
         self.n_owed -= n_steps
         self.n_due = self.n_taken = self._n_observed = 0
         self._has_ended, self._means = False, MeanMetrics()
@@ -284,17 +291,21 @@ class OffPolicyLearner(Learner):
             self.reward.load_state_dict(state["reward"])
         self.load_counts(state["counts"])
         self._load_update(state["update"])
+        # A step shows the shapes that the saved ones must have. It draws nothing.
         forgotten = self.agent.initial_memory(percept.n_envs)
-        context = self.agent.act(percept, forgotten, deterministic=True, advance=False).context
+        stored_state = self.agent.act(
+            percept, forgotten, deterministic=True, advance=False
+        ).stored_state
         if state["replay"] is not None:
-            self._load_replay(state["replay"], example_episode(percept, context))
+            self._load_replay(state["replay"], example_episode(percept, stored_state))
+        # Where new episodes begin, the steps of the old ones are nobody's past.
         self.running.begin(percept.n_envs)
         if memory is None:
             self._is_stale = False
         elif state["running"] is not None:
-            nothing = torch.zeros(percept.n_envs, device=context.device)
+            nothing = torch.zeros(percept.n_envs, device=stored_state.device)
             actions = torch.zeros_like(percept.last_actions)
-            like = step_tensors(percept, context, actions, nothing, nothing.bool())
+            like = step_tensors(percept, stored_state, actions, nothing, nothing.bool())
             self.running.load_state_dict(state["running"], like)
 
     def counts(self) -> dict[str, int]:
@@ -341,13 +352,14 @@ class OffPolicyLearner(Learner):
             sequences = sequences._replace(rewards=scaled)
         if self.reward is None:
             return sequences, {}
+        # A reward learns from its batch: steps behind an episode's end are kept from it.
         counted = sequences.mask.flatten().nonzero().squeeze(-1)
         both = torch.cat((counted, counted + sequences.mask.shape[1]))  # a row of B steps later
         paid = sequences.rewards.flatten().clone()
         rewards, logged = self.reward(
             Transitions(
                 sequences.observations.select(both),
-                sequences.context.flatten(0, 1)[both],
+                sequences.stored_state.flatten(0, 1)[both],
                 sequences.actions.flatten(0, 1)[counted],
                 paid[counted],
             )
@@ -357,7 +369,6 @@ class OffPolicyLearner(Learner):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        """The metrics of a gradient step."""
         rewarded = () if self.reward is None else self.reward.metrics
         return *(f"train/{name}" for name in self.logged), *rewarded
 
@@ -383,6 +394,7 @@ class OffPolicyLearner(Learner):
         self._waiting = list(waiting.to(self.agent.device))
 
     def _tell_pace(self) -> None:
+        # The median, since the first of them allocate memory.
         config, seconds = self.config, median(self._timed)
         n_left = config.n_steps - self.n_warmup_steps - self.n_explored
         whole = seconds * (self.n_owed - self.n_taken + config.replay_ratio * n_left)
@@ -396,17 +408,18 @@ class OffPolicyLearner(Learner):
 
     def _store(self, ended: list[int], transition: Transition) -> None:
         following = transition.following
-        context = transition.step.context
-        # After a time limit the target bootstraps from the last observation: it needs a context. A
-        # memory that is given steps again reads the first one's alone.
-        reads_last = context.numel() and not self.agent.n_context
+        stored_state = transition.step.stored_state
+        # After a time limit the target bootstraps from the last observation, whose stored state is
+        # needed, then. A memory that is given steps again reads the first step's alone.
+        reads_last = stored_state.numel() and not self.agent.n_context
         if reads_last and not transition.terminated[ended].all():
             ahead = self.agent.act(following, transition.memory, deterministic=True, advance=False)
-            context = ahead.context
+            stored_state = ahead.stored_state
         goes_on = (~transition.ended).tolist()
         for env in ended:
-            episode = self.running.take(env, following.observations, context, goes_on[env])
+            episode = self.running.take(env, following.observations, stored_state, goes_on[env])
             if self.replay is None:
+                # The first episode's length stands for all, that of a part for none.
                 many = max(LEAST_CAPACITY, EPISODES_KEPT * episode.length * (not goes_on[env]))
                 capacity = self.config.replay_capacity or many
                 self.replay = Replay(
@@ -429,10 +442,12 @@ class OffPolicyLearner(Learner):
         replay = Replay(state["capacity"], self.config.context_length, example, device)
         self._files.load(replay, state)
         actions = replay.rows["actions"]
+        # On a GPU an index out of range ends the process without a name.
         bounds = (-1, 1) if actions.is_floating_point() else (0, self.agent.n_actions - 1)
         if not ((actions >= bounds[0]) & (actions <= bounds[1])).all():
             raise ValueError(f"replay: actions beyond those from {bounds[0]} to {bounds[1]}")
         if "text" in replay.rows:
+            # Texts are numbers of the agent's table, which must know each of them.
             self.agent.reader.sentences.check(replay.rows["text"][: len(replay)])
         self.replay = replay
 
@@ -445,5 +460,6 @@ def epsilon_after(n_steps: int, n_falling: float, start: float, final: float) ->
 
 def epsilon_greedy(chosen: Tensor, others: Tensor, epsilons: Sequence[float]) -> Tensor:
     """Replace actions [N] by others [N], each with a probability of its own."""
+    # Drawn on the CPU: which steps explore does not depend on the device.
     is_other = torch.rand(len(chosen), dtype=torch.float64) < torch.tensor(epsilons).double()
     return torch.where(is_other.to(chosen.device), others, chosen)

@@ -63,13 +63,16 @@ def validate_config(config: Any) -> list[str]:
             f"curiosity: {config.curiosity} is not read by {config.algorithm}. Let it learn from "
             "`reward` and set takes_reward = True there, or leave curiosity out"
         )
+    # A user's class may raise anything here: it is told as that class's fault.
     with telling(config):
-        return [
+        problems = [
             *goals,
             *model_contradictions(config),
             *learner.validate_config(config, agent),
-            *(CURIOSITIES.find(curiosity).validate_config(config, agent) if curiosity else ()),
         ]
+        if curiosity:
+            problems += CURIOSITIES.find(curiosity).validate_config(config, agent)
+        return problems
 
 
 REGISTRIES = (LEARNERS, AGENTS, ENVIRONMENTS, SUGGESTERS, CURIOSITIES)

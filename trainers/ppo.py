@@ -24,8 +24,6 @@ from utils.errors import NotFiniteError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_steps, load_moments, moments, moments_of
 
-WAYS = ("", "_start", "_end", "_factor")  # endings of the settings of a decay
-
 log = logging.getLogger(__name__)
 
 
@@ -55,6 +53,7 @@ class PPO(Learner):
         super().__init__(config, agent, *joined)
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         n_envs, shape = self.ranks.part_of(config.n_envs), agent.reader.image_shape
+        # Before the rollout is allocated: a machine out of memory names no setting.
         check_rollout_fits(n_envs, config.n_rollout_steps, shape, config.device)
         self.optimizer = self.new_optimizer(self.parameters, config.learning_rate)
         # A whole number but for the last rollout, which may be longer than the rest of the run.
@@ -97,19 +96,21 @@ class PPO(Learner):
     def act(self, percept: AgentInput, memory: Memory) -> Step:
         # Sampling from the policy is all the exploration there is.
         if self._memory_is_stale and self.past is not None:
+            # Keys and values of its last steps come from the weights before the update.
             self.agent.refresh(*self.past, memory)
         self._memory_is_stale = False
         if self.may_record:
-            context, read = self.agent.recall(percept, memory)
-            return self._choose(context, percept.observations)._replace(read=read)
+            stored_state, read = self.agent.recall(percept, memory)
+            return self._choose(stored_state, percept.observations)._replace(read=read)
         return self.agent.act(percept, memory)
 
     def observe(self, transition: Transition) -> None:
         if self.rollout is None:
+            # The first step shows kinds, shapes and types of what is stored.
             self.rollout = Rollout(
                 self.config.n_rollout_steps,
                 transition.percept.observations,
-                transition.step.context,
+                transition.step.stored_state,
                 self.past,
                 keeps_following=self.reward is not None,
                 action_shape=self.agent.reader.action_shape,
@@ -123,11 +124,12 @@ class PPO(Learner):
             # The value stands for the rest of the episode.
             values, _ = self._ahead(following, transition.memory)
             rollout.beyond[t] = self.config.gamma * values * cut_off
-        reads_context = self.reward is not None and self.reward.reads_context
-        if reads_context and (rollout.is_full or transition.ended.any()):
+        reads_stored_state = self.reward is not None and self.reward.reads_stored_state
+        if reads_stored_state and (rollout.is_full or transition.ended.any()):
             # Everywhere else the next step has it.
-            _, rollout.contexts_at_ends[t] = self._ahead(following, transition.memory)
+            _, rollout.stored_states_at_ends[t] = self._ahead(following, transition.memory)
         if rollout.is_full:
+            # V(s_T) closes the sums of episodes that go on. Of one that has ended `continues` is 0.
             rollout.bootstrap, _ = self._ahead(transition.after, transition.memory)
 
     def notice(self, mean_length: float) -> None:
@@ -165,6 +167,7 @@ class PPO(Learner):
         # A_t = sum_k (gamma lambda)^k delta_{t+k} within the episode; its return is A_t + V(s_t).
         rollout.estimate(config.gamma, config.gae_lambda)
 
+        # One value for all passes: schedules go by environment steps, which stand still meanwhile.
         now = self.coefficients(progress)
         here = torch.tensor(now).to(self.agent.device) if self.may_record else None
 
@@ -173,6 +176,7 @@ class PPO(Learner):
         orders: list[Tensor] = []
         n_shown = len(rollout.sequences.firsts) if self.agent.sequential else rollout.n_samples
         for epoch in range(config.n_epochs):
+            # Drawn on the CPU, so that an order is the same whatever the device.
             orders.append(torch.randperm(n_shown) if permutations is None else permutations[epoch])
             first = len(logged)
             for batch in self._minibatches(rollout, orders[-1]):
@@ -180,9 +184,10 @@ class PPO(Learner):
                     logged.append(self._learn(batch, now))
                 else:
                     # The coefficients are inputs, too: a graph would keep those it was recorded by.
-                    logged.append(self._step(batch.observations.shown, batch[1:], here))
+                    logged.append(self._step(batch.observations.selected, batch[1:], here))
             # The policy may already be too far from the one that acted. All ranks stop together.
             if config.target_kl is not None:
+                # Asked once a pass: each time the host waits for the device.
                 kl = torch.stack([row["train/approx_kl"] for row in logged[first:]]).mean().item()
                 if self.ranks.average({"kl": kl})["kl"] > config.target_kl:
                     break
@@ -192,7 +197,9 @@ class PPO(Learner):
         names = list(logged[0])
         table = torch.stack([torch.stack([row[name] for name in names]) for row in logged])
         metrics = dict(zip(names, table.mean(0).tolist(), strict=True))
+        # A mean over minibatches is finite only where each of them is.
         is_finite = math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"])
+        # All ranks raise: one that stopped alone would leave the others waiting.
         if any(self.ranks.all_reduce_max(not is_finite)):
             sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
             bad = (~sums.isfinite()).nonzero()
@@ -204,6 +211,7 @@ class PPO(Learner):
         if self.agent.n_context:
             self.past, self._memory_is_stale = rollout.past_of_next(self.agent.n_context), True
         self.rollout = None
+        # What follows is no mean: the last minibatch's, or of the update as a whole.
         metrics |= {name: logged[-1][name].item() for name in ("train/adv_mean", "train/adv_std")}
         metrics |= {f"train/{name}": value for name, value in now._asdict().items()}
         metrics |= {name: value.item() for name, value in rewarded.items()}
@@ -213,10 +221,11 @@ class PPO(Learner):
         return metrics
 
     def _ahead(self, percept: AgentInput, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Return the value [N] and the context [N, ...] of an input; the memory stays."""
+        """Return the value [N] and the stored state [N, ...] of an input; the memory stays."""
+        # Deterministic: a draw here would shift those of the actions to come.
         step = self.agent.act(percept, memory, deterministic=True, advance=False)
         assert step.values is not None, "an agent that PPO trains has a critic"
-        return step.values, step.context
+        return step.values, step.stored_state
 
     def state_dict(self) -> dict[str, Any]:
         state = {
@@ -239,9 +248,11 @@ class PPO(Learner):
         if past is None or memory is None:
             return
         # `past` has another length in every run, so that one step of this run shows its shapes.
-        context = self.agent.act(percept, memory.copy()).context
+        stored_state = self.agent.act(percept, memory.copy()).stored_state
         check_steps(
-            past, ContextWindow(percept.observations, percept.is_first, context).tensors(), "past"
+            past,
+            ContextWindow(percept.observations, percept.is_first, stored_state).tensors(),
+            "past",
         )
         self.past, self._memory_is_stale = ContextWindow.of(past, self.agent.device), True
 
@@ -250,24 +261,35 @@ class PPO(Learner):
             raise ValueError(f"n_epochs_done: not those of {n_steps:,} steps")
 
     def coefficients(self, progress: float) -> Coefficients:
-        config = self.config
-
-        def of(start: float, end: float, *decay: Any) -> float:
-            return scheduled(progress, self.n_updates, start, end, *decay)
-
-        def decay(name: str) -> Iterator[Any]:
-            return (getattr(config, f"{name}_decay{way}") for way in WAYS)
-
-        return Coefficients(
-            of(config.learning_rate, config.min_lr, *decay("lr")),
-            of(config.ent_coef, config.min_ent_coef, *decay("ent")),
-            of(config.clip_range, 0.0, config.clip_decay),
+        config, n_updates = self.config, self.n_updates
+        learning_rate = scheduled(
+            progress,
+            n_updates,
+            config.learning_rate,
+            config.min_lr,
+            config.lr_decay,
+            config.lr_decay_start,
+            config.lr_decay_end,
+            config.lr_decay_factor,
         )
+        ent_coef = scheduled(
+            progress,
+            n_updates,
+            config.ent_coef,
+            config.min_ent_coef,
+            config.ent_decay,
+            config.ent_decay_start,
+            config.ent_decay_end,
+            config.ent_decay_factor,
+        )
+        clip_range = scheduled(progress, n_updates, config.clip_range, 0.0, config.clip_decay)
+        return Coefficients(learning_rate, ent_coef, clip_range)
 
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
         config, ranks = self.config, self.ranks
         if not self.agent.sequential:
             samples = order.to(self.agent.device)
+            # Of one size each: `validate_config` refuses other numbers of minibatches.
             return map(rollout.batch, samples.split(len(order) // config.n_batches))
         n_sequences = config.part(SequenceSettings).sequences_per_batch
         if ranks.size == 1:
@@ -284,6 +306,7 @@ class PPO(Learner):
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
         for group in self.optimizer.param_groups:
+            # Where the step is a graph this is an input, which the optimiser reads on the device.
             group["lr"] = now.learning_rate
         loss, logged = self.loss(batch, self.agent.evaluate(batch), now)
 
@@ -324,6 +347,7 @@ class PPO(Learner):
         """Return advantages [B] standardised, or divided by their running standard deviation."""
         if self.config.adv_norm:
             self.advantage_statistics.update(advantages.cpu())
+            # The mean is not taken off: what was better than expected stays so.
             return advantages / (self.advantage_statistics.variance + 1e-8) ** 0.5
         if len(advantages) < 2:  # one sample has no spread to divide by
             return advantages
@@ -332,9 +356,11 @@ class PPO(Learner):
 
 def impossible_decays(config: ScheduleSettings) -> list[str]:
     problems = []
-    for name in ("lr", "ent"):
-        start, end = getattr(config, f"{name}_decay_start"), getattr(config, f"{name}_decay_end")
-        if getattr(config, f"{name}_decay") == "linear_burn_in" and start >= end:
+    for name, decay, start, end in (
+        ("lr", config.lr_decay, config.lr_decay_start, config.lr_decay_end),
+        ("ent", config.ent_decay, config.ent_decay_start, config.ent_decay_end),
+    ):
+        if decay == "linear_burn_in" and start >= end:
             problems.append(
                 f"{name}_decay_start: {start} is not below {name}_decay_end {end}; "
                 "linear_burn_in decays between the two"
@@ -373,5 +399,6 @@ def scheduled(
         return start * factor ** max(round(progress * n_updates) - 1, 0)
     begin = start_fraction if decay == "linear_burn_in" else 0.0
     length = end_fraction - begin
+    # A decay of no length is over as soon as it begins.
     share = (progress - begin) / length if length else 1.0
     return start + min(max(share, 0.0), 1.0) * (end - start)

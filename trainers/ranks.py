@@ -107,6 +107,7 @@ class Ranks:
     def synchronize(self, agent: Agent, config: Config) -> None:
         self.broadcast(agent.state_dict().values())
         if not self.first:
+            # One agent, but random streams of its own, else all ranks would act alike.
             seed_everything(derived_seed(config.seed, self.rank), config.deterministic)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
@@ -116,16 +117,15 @@ class Ranks:
                     dist.broadcast(tensor, 0)
 
     def average_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Replace gradients by their means over all ranks.
-
-        They travel as one tensor: messages cost more than their content.
-        """
+        """Replace gradients by their means over all ranks."""
         if self.size == 1:
             return
         for parameter in parameters:
+            # A part that this rank's batch did not reach still has its place in the message.
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        # One tensor, since messages cost more than their content.
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         with _together():
             dist.all_reduce(flat)
@@ -143,6 +143,7 @@ class Ranks:
     def average(self, numbers: Mapping[str, float]) -> dict[str, float]:
         if self.size == 1:
             return dict(numbers)
+        # In float64: counts are among the metrics.
         values = torch.tensor(list(numbers.values()), dtype=torch.float64)
         with _together():
             dist.all_reduce(values)
@@ -157,6 +158,7 @@ class Ranks:
         with _together():
             dist.all_reduce(sums)
         count, mean = sums[0], sums[1:] / sums[0]
+        # A second message: squares are around the joint mean, known only now.
         squares = own.squares + own.count * (own.mean - mean).square()
         with _together():
             dist.all_reduce(squares)
@@ -178,6 +180,7 @@ class Ranks:
         """Return the values of all ranks, tensors on the CPU, on the first; elsewhere nothing."""
         if self.size == 1:
             return [value]
+        # Not as pickled objects: what another process sends is read as tensors and plain values.
         file = io.BytesIO()
         torch.save(value, file)
         packed = [b""] * self.size if self.first else None

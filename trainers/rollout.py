@@ -14,7 +14,7 @@ from torch import Tensor
 
 from models.agent import Batch, Transitions
 from models.observations import ObservationBatch, Observations
-from trainers.learner import Transition
+from trainers.learner import IS_FIRST, STORED_STATE, Transition
 from trainers.losses import generalized_advantages
 from utils.errors import UserError
 
@@ -29,6 +29,7 @@ def check_rollout_fits(
         n_bytes_here = torch.cuda.get_device_properties(device).total_memory
     else:
         n_bytes_here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # Images alone are counted: beside them all else is small.
     n_bytes = n_envs * n_steps * math.prod(image_shape or (0,))
     if n_bytes > n_bytes_here:
         size = "x".join(map(str, image_shape or ()))
@@ -40,32 +41,36 @@ def check_rollout_fits(
 
 
 class ContextWindow(NamedTuple):
-    """The last P steps before a rollout, as context for its first steps.
+    """The last P steps before a rollout, the context of its first steps.
 
     Attributes:
         observations: [P, N, ...] of each kind
         is_first: Where an episode began.  [P, N] bool
-        context: `Step.context`.  [P, N, ...]
+        stored_state: `Step.stored_state`.  [P, N, ...]
     """
 
     observations: Observations
     is_first: Tensor
-    context: Tensor
+    stored_state: Tensor
 
     def context_len(self) -> Tensor:
         """Return the number of steps that belong to each environment's episode.  [N] int64"""
         n_steps = len(self.is_first)
+        # argmax finds the first of the largest: read backwards, where the last episode began.
         since_last = self.is_first.flip(0).int().argmax(0) + 1
         return torch.where(self.is_first.any(0), since_last, n_steps)
 
     def tensors(self) -> dict[str, Tensor]:
-        return self.observations.tensors() | {"starts": self.is_first, "context": self.context}
+        return self.observations.tensors() | {
+            IS_FIRST: self.is_first,
+            STORED_STATE: self.stored_state,
+        }
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor], device: torch.device) -> "ContextWindow":
         here = {name: kind.to(device) for name, kind in tensors.items()}
-        is_first, context = here.pop("starts"), here.pop("context")
-        return cls(Observations(**here), is_first, context)
+        is_first, stored_state = here.pop(IS_FIRST), here.pop(STORED_STATE)
+        return cls(Observations(**here), is_first, stored_state)
 
 
 class Segments(NamedTuple):
@@ -74,12 +79,12 @@ class Segments(NamedTuple):
     Attributes:
         firsts: Sample with which each sequence opens.  [S] int64, on the CPU
         lengths: Steps of each sequence, summing to T*N.  [S] int64, on the CPU
-        before: Earlier steps of its episode that are available as context.  [S] int64, on the CPU
+        context_len: Earlier steps of its episode, there to be read again.  [S] int64, on the CPU
     """
 
     firsts: Tensor
     lengths: Tensor
-    before: Tensor
+    context_len: Tensor
 
 
 class Rollout:
@@ -88,7 +93,7 @@ class Rollout:
     Args:
         n_steps: T.
         observations: Of one step, for the shapes.
-        context: `Step.context` of one step.  [N, ...]
+        stored_state: `Step.stored_state` of one step.  [N, ...]
         past: The steps before it, for agents that read them again.
         keeps_following: Whether the observations after each step are stored, for `transitions`.
         action_shape: (A,) where actions are those of a Box.
@@ -98,8 +103,8 @@ class Rollout:
         n_stored: Steps stored so far.
         following: The observations after each step, also where that ended the episode.
             [T, N, ...] of each kind
-        contexts_at_ends: `Step.context` of those where an episode or the rollout ends, for a reward
-            that reads a frozen memory.  [T, N, ...]
+        stored_states_at_ends: `Step.stored_state` of those where an episode or the rollout ends,
+            for a reward that reads a frozen memory.  [T, N, ...]
         beyond: Value of the rest of an episode that a time limit has cut off.  [T, N]
         bootstrap: The critic's value of the observation after the last step.  [N]
     """
@@ -108,21 +113,22 @@ class Rollout:
         self,
         n_steps: int,
         observations: Observations,
-        context: Tensor,
+        stored_state: Tensor,
         past: ContextWindow | None = None,
         keeps_following: bool = False,
         action_shape: tuple[int, ...] = (),
     ) -> None:
         self.past = past
-        n_envs, device = len(context), context.device
+        n_envs, device = len(stored_state), stored_state.device
         self.n_steps, self.n_envs, self.n_stored = n_steps, n_envs, 0
         self.observations = observations.map(lambda kind: kind.new_empty((n_steps, *kind.shape)))
         self.following: Observations | None = None
         if keeps_following:
             self.following = self.observations.map(torch.empty_like)
-            self.contexts_at_ends = context.new_zeros((n_steps, *context.shape))
+            # Rows of other steps stay 0: theirs is the next step's stored state.
+            self.stored_states_at_ends = stored_state.new_zeros((n_steps, *stored_state.shape))
         self.bootstrap = torch.zeros(n_envs, device=device)
-        self.context = context.new_empty((n_steps, *context.shape))
+        self.stored_state = stored_state.new_empty((n_steps, *stored_state.shape))
         zeros = partial(torch.zeros, n_steps, n_envs, device=device)
         kind = torch.float32 if action_shape else torch.int64
         self.actions = torch.zeros(n_steps, n_envs, *action_shape, dtype=kind, device=device)
@@ -132,7 +138,8 @@ class Rollout:
 
     @cached_property
     def _batch_of_all(self) -> ObservationBatch:
-        """All observations of a full rollout, step by step: past, own, following."""
+        # Of a full rollout, step by step: past, own, following. One for the whole update, since
+        # minibatches select from it and share what encoders find.
         seen = self.observations
         if self.past is not None:
             seen = seen.map(lambda kind, past: torch.cat((past, kind)), self.past.observations)
@@ -148,12 +155,14 @@ class Rollout:
         return 0 if self.past is None else len(self.past.is_first)
 
     def past_of_next(self, n_context: int) -> ContextWindow:
-        own = ContextWindow(self.observations, self.is_first, self.context).tensors()
+        own = ContextWindow(self.observations, self.is_first, self.stored_state).tensors()
         if self.past is not None:
-            before = self.past.tensors()
-            own = {name: torch.cat((before[name], kind)) for name, kind in own.items()}
+            # A window may be longer than a rollout, and reach back into the one before.
+            earlier = self.past.tensors()
+            own = {name: torch.cat((earlier[name], kind)) for name, kind in own.items()}
+        # Copies: slices would keep the whole rollout in memory.
         last = {name: kind[-n_context:].clone() for name, kind in own.items()}
-        return ContextWindow.of(last, self.context.device)
+        return ContextWindow.of(last, self.stored_state.device)
 
     @property
     def is_full(self) -> bool:
@@ -172,7 +181,7 @@ class Rollout:
         assert step.values is not None, "and a critic"
         self.log_probs[t] = step.log_probs
         self.values[t] = step.values
-        self.context[t] = step.context
+        self.stored_state[t] = step.stored_state
         self.rewards[t] = transition.rewards
         self.continues[t] = ~transition.ended
         if self.following is not None:
@@ -182,17 +191,19 @@ class Rollout:
 
     def transitions(self) -> Transitions:
         rows = torch.arange(2 * self.n_samples, device=self.is_first.device)
+        # Its own steps stand behind the past's, the following ones behind its own.
         observations = self._batch_of_all.select(self.n_past * self.n_envs + rows)
-        # A step's next context is that of the step after it, but where an episode ends.
+        # A step's next stored state is that of the step after it, but where an episode ends.
         ends = self.continues == 0
         ends[-1] = True
-        following = self.context.roll(-1, 0)
-        following[ends] = self.contexts_at_ends[ends]
-        context = torch.cat((self.context, following)).flatten(0, 1)
+        following = self.stored_state.roll(-1, 0)
+        following[ends] = self.stored_states_at_ends[ends]
+        stored_state = torch.cat((self.stored_state, following)).flatten(0, 1)
         actions, rewards = self.actions.flatten(0, 1), self.rewards.flatten()
-        return Transitions(observations, context, actions, rewards, self.is_first)
+        return Transitions(observations, stored_state, actions, rewards, self.is_first)
 
     def estimate(self, gamma: float, gae_lambda: float) -> None:
+        # Apart until here: an intrinsic reward replaces the one and not the other.
         rewards = self.rewards + self.beyond
         self.advantages = generalized_advantages(
             rewards, self.values, self.bootstrap, self.continues, gamma, gae_lambda
@@ -203,33 +214,41 @@ class Rollout:
     def sequences(self) -> Segments:
         """The full rollout, cut at episode starts and at its own first steps."""
         opens = self.is_first.cpu().clone()
+        # An episode that goes on from the rollout before begins from its stored state.
         opens[0] = True
         firsts = opens.T.flatten().nonzero().squeeze(-1)  # [N, T] read environment by environment
         ends = torch.cat((firsts[1:], firsts.new_tensor([self.n_samples])))
-        before = torch.zeros_like(firsts)
+        context_len = torch.zeros_like(firsts)
         if self.past is not None:
             n, t = firsts // self.n_steps, firsts % self.n_steps
             not_done = (t == 0) & ~self.is_first[0].cpu()[n]
-            before = self.past.context_len().cpu()[n] * not_done
-        return Segments(firsts, ends - firsts, before)
+            # Within the rollout sequences begin with their episodes: nothing stands before them.
+            context_len = self.past.context_len().cpu()[n] * not_done
+        return Segments(firsts, ends - firsts, context_len)
 
     def sequence_batch(self, chosen: Tensor) -> Batch:
         """Return a batch of whole sequences, numbers [S] on the CPU."""
-        firsts, lengths, before = (each[chosen] for each in self.sequences)
+        firsts, lengths, context_len = (each[chosen] for each in self.sequences)
+        # On the CPU: lengths make shapes, for which the host would wait.
         batch = self.batch(_ranges(firsts, lengths).to(self.is_first.device))
         if self.past is not None:
-            batch = self._with_past(batch, firsts, before, lengths)
-        return batch._replace(lengths=lengths, before=before)
+            batch = self._with_past(batch, firsts, context_len, lengths)
+        return batch._replace(lengths=lengths, context_len=context_len)
 
-    def _with_past(self, batch: Batch, firsts: Tensor, before: Tensor, lengths: Tensor) -> Batch:
-        # Observations and contexts get the steps before each sequence as well.
+    def _with_past(
+        self, batch: Batch, firsts: Tensor, context_len: Tensor, lengths: Tensor
+    ) -> Batch:
+        # Observations and stored states get the steps before each sequence as well.
         assert self.past is not None, "asked for where there is one"
-        n, t = firsts // self.n_steps, firsts % self.n_steps - before  # below 0 in the past
-        seen = before + lengths
+        n, t = firsts // self.n_steps, firsts % self.n_steps - context_len  # below 0 in the past
+        seen = context_len + lengths
+        # `_batch_of_all` goes step by step, the past first: row = (n_past + t) * N + n.
         rows = self.n_past + _ranges(t, seen)
         rows = (rows * self.n_envs + n.repeat_interleave(seen)).to(self.is_first.device)
-        context = torch.cat((self.past.context, self.context)).flatten(0, 1)
-        return batch._replace(observations=self._batch_of_all.select(rows), context=context[rows])
+        stored_state = torch.cat((self.past.stored_state, self.stored_state)).flatten(0, 1)
+        return batch._replace(
+            observations=self._batch_of_all.select(rows), stored_state=stored_state[rows]
+        )
 
     def batch(self, samples: Tensor) -> Batch:
         """Return a batch of samples, numbers [B]."""
@@ -242,7 +261,7 @@ class Rollout:
             values=self.values[t, n],
             advantages=self.advantages[t, n],
             returns=self.returns[t, n],
-            context=self.context[t, n],
+            stored_state=self.stored_state[t, n],
             action_masks=None if masks is None else masks[t, n],
         )
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from models.agent import RecentSteps, SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
+from trainers.learner import IS_FIRST, STORED_STATE
 from trainers.settings import WHOLE
 from utils.environments import State
 from utils.errors import RunError
@@ -33,6 +34,8 @@ from utils.saved_state import check_like, check_steps
 LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
 EPISODES_KEPT = 1000
 LONGEST_EPISODE = 10_000  # steps; those of a longer one are stored in parts
+# In files of rows: a sequence may begin there. The name is an older version's, and files go on.
+MAY_START = "starts"
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +47,14 @@ class EpisodeSteps(NamedTuple):
 
     Attributes:
         observations: [L+1, ...] of each kind
-        context: `Step.context`.  [L+1, ...]
+        stored_state: `Step.stored_state`.  [L+1, ...]
         actions: [L] int64, or [L, A] float32 of a Box
         rewards: [L] float32
         terminated: Whether the episode ended of itself with this step.  [L] bool
     """
 
     observations: Observations
-    context: Tensor
+    stored_state: Tensor
     actions: Tensor
     rewards: Tensor
     terminated: Tensor
@@ -77,10 +80,11 @@ class CutOff:
         self._env, self._has_said = env, False
 
     def __call__(self, lengths: Sequence[int], ended: Sequence[int]) -> list[int]:
-        """Return the environments whose episode goes on, given steps since it or a part began."""
+        """Return the rows of episodes that go on, given the steps since each or its part began."""
         if max(lengths) < LONGEST_EPISODE:
             return []
         found = [n for n, steps in enumerate(lengths) if steps >= LONGEST_EPISODE]
+        # Where it ends with this step it is stored anyhow.
         found = [n for n in found if n not in ended]
         if found and not self._has_said:
             self._has_said = True
@@ -97,7 +101,7 @@ class Replay:
 
     Args:
         capacity: Rows.
-        context_length: Steps of a sequence; -1 for whole episodes.
+        sequence_length: Steps of a sequence; -1 for whole episodes.
         example: An episode, for the shapes.
         device: Of the sequences.
 
@@ -109,56 +113,59 @@ class Replay:
     def __init__(
         self,
         capacity: int,
-        context_length: int,
+        sequence_length: int,
         example: EpisodeSteps,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.capacity, self.context_length, self.n_written = capacity, context_length, 0
+        self.capacity, self.sequence_length, self.n_written = capacity, sequence_length, 0
         self.device = device
         self.rows = {
             name: _untouched_zeros((capacity, *row.shape[1:]), row.dtype)
-            for name, row in _rows(example, context_length).items()
+            for name, row in _rows(example, sequence_length).items()
         }
-        self._starts: Tensor | None = None
+        self._start_rows: Tensor | None = None
 
     def __len__(self) -> int:
         return min(self.n_written, self.capacity)
 
     def add(self, episode: EpisodeSteps) -> None:
         check_episode_fits(episode.length, self.capacity)
-        self._write(_rows(episode, self.context_length))
+        self._write(_rows(episode, self.sequence_length))
 
     def sample(self, batch_size: int) -> SequenceBatch:
+        # Each start alike: of whole episodes one each, of shorter sequences more in a long one.
         start_rows = self.start_rows
         return self.sequences(start_rows[torch.randint(len(start_rows), (batch_size,))])
 
     @property
     def start_rows(self) -> Tensor:
-        if self._starts is None:
-            self._starts = self.rows["starts"][: len(self)].nonzero().squeeze(-1)
-        return self._starts
+        if self._start_rows is None:
+            self._start_rows = self.rows[MAY_START][: len(self)].nonzero().squeeze(-1)
+        return self._start_rows
 
     def sequences(self, start_rows: Tensor) -> SequenceBatch:
         """Return the sequences that start at some rows [B].
 
-        Their length is `context_length`, or that of the longest episode among them. Steps behind
+        Their length is `sequence_length`, or that of the longest episode among them. Steps behind
         the end of its own episode are masked.
         """
         rows = self.rows
         remaining = rows["remaining"][start_rows]  # steps to the episode's end
         longest = int(remaining.max())
-        n_steps = longest if self.context_length == WHOLE else self.context_length
+        n_steps = longest if self.sequence_length == WHOLE else self.sequence_length
+        # The rows of an episode may go on at the ring's beginning.
         at = (start_rows + torch.arange(n_steps + 1)[:, None]) % self.capacity  # [T+1, B]
         flat = at.flatten()
         kinds = {name: rows[name][flat] for name in Observations._fields if name in rows}
         actions = rows["actions"][at[:-1]]
         actions = actions if actions.is_floating_point() else actions.long()
+        # However a sequence was cut, networks know no step before its first.
         first = torch.zeros_like(at, dtype=torch.bool)
         first[0] = True
         others = (
             first,
             torch.cat((torch.zeros_like(actions[:1]), actions)),
-            rows["context"][at],
+            rows[STORED_STATE][at],
             actions,
             rows["rewards"][at[:-1]],
             rows["terminated"][at[:-1]].float(),
@@ -169,6 +176,7 @@ class Replay:
 
     def load(self, parts: Iterable[tuple[int, dict[str, Tensor]]], n_written: int) -> None:
         for first, rows in parts:
+            # The oldest files are gone: the first that is left says where in the ring it stands.
             n_rows = min(len(rows["actions"]), self.capacity)
             check_like(rows, {n: row[:n_rows] for n, row in self.rows.items()}, "replay")
             self.n_written = first
@@ -180,12 +188,12 @@ class Replay:
     def _check_episodes(self) -> None:
         # Every row must lead to its episode's end, and some must begin one.
         at = torch.arange(self.n_written - len(self), self.n_written) % self.capacity
-        remaining, is_first = (self.rows[name][at] for name in ("remaining", "starts"))
+        remaining, may_start = (self.rows[name][at] for name in ("remaining", MAY_START))
         is_last = remaining == 0
         leads_on = torch.cat((remaining[:-1] - 1 == remaining[1:], is_last[-1:]))
         if not ((is_last | leads_on).all() and is_last[-1] and (remaining >= 0).all()):
             raise ValueError("replay: the rows are no whole episodes")
-        if not is_first.any() or bool((is_first & is_last).any()):
+        if not may_start.any() or bool((may_start & is_last).any()):
             raise ValueError("replay: the rows are no whole episodes, where they begin is wrong")
 
     def _write(self, new: dict[str, Tensor]) -> None:
@@ -194,7 +202,7 @@ class Replay:
         for name, row in self.rows.items():
             row[at] = new[name].to(row.dtype)
         self.n_written += n_rows
-        self._starts = None
+        self._start_rows = None
 
 
 class StateFiles:
@@ -233,11 +241,13 @@ class ReplayFiles:
         self._n_saved = 0  # rows written by the last state
 
     def save(self, replay: Replay) -> dict[str, Any]:
+        # A file stays as long as one of its rows is in the ring.
         oldest = replay.n_written - len(replay)
         ends = [*(_first_row(name) for name in self._files), self._n_saved][1:]
         files = {
             n: f for (n, f), end in zip(self._files.items(), ends, strict=True) if end > oldest
         }
+        # Rows that were overwritten since the last state are never written.
         begin = max(self._n_saved, oldest)
         if begin < replay.n_written:
             files |= self._write(replay, begin)
@@ -274,36 +284,35 @@ def _first_row(name: str) -> int:
     return int(Path(name).stem.rpartition("_")[2])
 
 
-def example_episode(percept: AgentInput, context: Tensor) -> EpisodeSteps:
+def example_episode(percept: AgentInput, stored_state: Tensor) -> EpisodeSteps:
     shown = percept.observations.map(lambda kind: kind[:1].cpu().expand(2, *kind.shape[1:]))
     zeros, actions = torch.zeros(1), torch.zeros_like(percept.last_actions[:1], device="cpu")
-    twice = context[:1].cpu().expand(2, *context.shape[1:])
+    # Two rows, an episode of one step: enough for kinds, shapes and types.
+    twice = stored_state[:1].cpu().expand(2, *stored_state.shape[1:])
     return EpisodeSteps(shown, twice, actions, zeros, zeros.bool())
 
 
-def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:
+def _rows(episode: EpisodeSteps, sequence_length: int) -> dict[str, Tensor]:
     """Return the rows of an episode; the last has the final observation and nothing else."""
     n_steps = episode.length
-    window = n_steps if context_length == WHOLE else context_length
+    window = n_steps if sequence_length == WHOLE else sequence_length
     places = torch.arange(n_steps + 1)
     actions = _padded(episode.actions)
     may_start = places < max(1, n_steps - window + 1)
     return {
         **episode.observations.tensors(),
-        "context": episode.context,
+        STORED_STATE: episode.stored_state,
+        # Two bytes an action: a replay holds millions.
         "actions": actions if actions.is_floating_point() else actions.to(torch.int16),
         "rewards": _padded(episode.rewards),
         "terminated": _padded(episode.terminated),
-        "starts": may_start,
+        MAY_START: may_start,
         "remaining": (n_steps - places).to(torch.int32),
     }
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return zeros that take memory from the machine only where they are written.
-
-    NumPy asks the system for zeros, PyTorch writes them.
-    """
+    # NumPy asks the system for zeros, which take memory where they are written; PyTorch writes all.
     return torch.from_numpy(np.zeros(shape, torch.empty(0, dtype=dtype).numpy().dtype))
 
 
@@ -343,11 +352,14 @@ class EpisodeBuffer:
         self._steps.append(step)
         self.lengths = [n_steps + 1 for n_steps in self.lengths]
 
-    def take(self, env: int, last: Observations, context: Tensor, goes_on: bool) -> EpisodeSteps:
+    def take(
+        self, env: int, last: Observations, stored_state: Tensor, goes_on: bool
+    ) -> EpisodeSteps:
         """Take out the steps of an environment's episode; another begins, or the same goes on.
 
-        The observations after them, `last`, and their context are of all environments.  [N, ...]
+        The observations after them, `last`, and their stored state are of every environment.
         """
+        # Steps of all environments lie together: an episode's are the last of them.
         steps = list(self._steps)[-self.lengths[env] :]
         own = {name: torch.stack([step[name][env] for step in steps]) for name in steps[0]}
 
@@ -363,18 +375,21 @@ class EpisodeBuffer:
             self._steps.popleft()
         return EpisodeSteps(
             _observations(own).map(with_last, last),
-            with_last(own["context"], context),
-            *(own[name].cpu() for name in ("actions", "rewards", "terminated")),
+            with_last(own[STORED_STATE], stored_state),
+            own["actions"].cpu(),
+            own["rewards"].cpu(),
+            own["terminated"].cpu(),
         )
 
     def past(self) -> tuple[Observations, RecentSteps]:
         """Return the last P <= n_context steps.  [P, N, ...]"""
         steps = list(self._steps)[-self.n_context :]
         stacked = _stacked(steps)
-        n_steps, device = len(steps), stacked["starts"].device
+        n_steps, device = len(steps), stacked[IS_FIRST].device
         ages = torch.tensor(self.ages, device=device)
+        # Steps before the episode are another's. Marked as beginnings, they reach no further.
         before = torch.arange(n_steps, device=device)[:, None] < n_steps - ages
-        is_first = stacked["starts"] | before
+        is_first = stacked[IS_FIRST] | before
         running = RecentSteps(is_first, stacked["last_actions"], (ages - n_steps).clamp(min=0))
         return _observations(stacked), running
 
@@ -403,13 +418,13 @@ class EpisodeBuffer:
 
 
 def step_tensors(
-    percept: AgentInput, context: Tensor, actions: Tensor, rewards: Tensor, terminated: Tensor
+    percept: AgentInput, stored_state: Tensor, actions: Tensor, rewards: Tensor, terminated: Tensor
 ) -> dict[str, Tensor]:
     """Return a step of N environments by name; rewards [N] are float32."""
     return percept.observations.tensors() | {
-        "starts": percept.is_first,
+        IS_FIRST: percept.is_first,
         "last_actions": percept.last_actions,
-        "context": context,
+        STORED_STATE: stored_state,
         "actions": actions,
         "rewards": rewards,
         "terminated": terminated,

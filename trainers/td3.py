@@ -34,6 +34,7 @@ class ActorCriticLearner(OffPolicyLearner):
         """Add those of the agent, given the parameters of its critics and their body."""
         config, agent = self.config, self.agent
         if agent.critic_body is None:
+            # One body learns from all losses, so one optimiser moves it.
             self.add_optimizer("all", agent.parameters(), config.learning_rate)
             return
         actor = [*agent.body.parameters(), *agent.policy.parameters()]
@@ -112,6 +113,7 @@ class TwinCriticLearner(ActorCriticLearner):
         # y = r + gamma (1 - terminated) (min_i Q_i,target(s', a') + worth of chance)
         with torch.no_grad():
             seen = (self.target.body if is_shared else self.target.critic_body).unroll(sequences)
+            # The least of two critics, since a maximum over actions makes one too high.
             following, worth = self.next_actions(sequences, features, seen)
             least = torch.minimum(*self.target.judge(seen[1:], following))
             y = sequences.rewards + config.gamma * (1 - sequences.terminated) * (least + worth)
@@ -180,6 +182,7 @@ class TwinCriticLearner(ActorCriticLearner):
         """
         if self.agent.critic_body is None and not self.config.freeze_critic:
             return self.agent.judge(view, actions)
+        # Without gradients of their own the critics do not learn to please the policy.
         fixed = {name: each.detach() for name, each in self.agent.critics.named_parameters()}
         joined = torch.cat((view, actions), dim=-1)
         first, second = functional_call(self.agent.critics, fixed, (joined,))
@@ -208,6 +211,7 @@ class TD3(TwinCriticLearner):
         config, limit, target = self.config, self.config.target_noise_clip, self.target
         view = seen if target.critic_body is None else target.body.unroll(sequences)
         actions, _ = target.draw(view[1:])
+        # Noise smooths the target: a sharp peak of a critic is not followed (section 5.3).
         noise = (config.target_noise * torch.randn_like(actions)).clamp(-limit, limit)
         return (actions + noise).clamp(-1, 1), 0
 

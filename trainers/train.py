@@ -33,7 +33,7 @@ from utils.errors import (
     RunError,
     UserError,
     cli_command,
-    told,
+    error_text,
 )
 from utils.loggers import CHANGED, FILE, NOTHING, Media, MetricsWriter, are_as_saved
 from utils.run_folder import NO_FACTS, mark_finished, record_resume, resume_command, trusting
@@ -64,7 +64,7 @@ RAGGED = {
 }
 
 
-class Showcase(Protocol):
+class MediaMaker(Protocol):
     def follow(self, transition: Transition) -> None: ...
 
     def media(self, is_last: bool) -> Media:
@@ -79,7 +79,7 @@ class Run:
         config: RunSettings,
         learner: Learner,
         collector: Collector,
-        showcase: Showcase | None = None,
+        showcase: MediaMaker | None = None,
         evaluation: GreedyEvaluation | None = None,
         callbacks: Callbacks | None = None,
     ) -> None:
@@ -115,8 +115,10 @@ class Run:
             ) as bar,
         ):
             checkpoints = Checkpoints(self.config, folder, self.ranks, writer, interruption)
+            # Replay is written into it, maybe with the first step.
             learner.folder = folder
             if collector.percept is None:
+                # A resumed run has its episodes already.
                 collector.begin(self.config.seed)
             self._begun = time.perf_counter()
             while not (self._is_over or self._is_ended):
@@ -127,6 +129,7 @@ class Run:
                     transition = collector.step()
                     if self.showcase is not None:
                         self.showcase.follow(transition)
+                    # The last step of several environments may go beyond n_steps.
                     bar.update(min(collector.n_envs, self.config.n_steps - bar.n))
                     # An environment that never ends leads to no update for long.
                     if learner.may_stop and not learner.update_due:
@@ -151,6 +154,7 @@ class Run:
                 metrics["time/seconds"] = self.seconds
                 if writer is not None:
                     if self.evaluation is not None:
+                        # On this rank alone: it moves no random stream of the run.
                         metrics |= self.evaluation(learner.agent, self.env_steps)
                     writer.write(self.env_steps, metrics)
                     if self.showcase is not None:
@@ -160,6 +164,7 @@ class Run:
                 if self.callbacks.names:
                     ends = self.ranks.first and self.callbacks.after_update(self.env_steps, metrics)
                     self._is_ended = any(self.ranks.all_reduce_max(ends))
+                    # A run that a callback ends goes on from here, so it is saved, due or not.
                     checkpoints.interruption.save |= self._is_ended
                 checkpoints.after_update(self.env_steps, self._is_over, self.state_dict)
                 mean = f"return {collector.mean_return:.3f}"
@@ -174,10 +179,11 @@ class Run:
         checkpoint: State | None,
         environment: Mapping[str, Any] = NO_FACTS,
     ) -> None:
-        """Take up a run; `environment`: what tells a given one from others of its name."""
+        """Take up a run; `environment` has the facts of a given one."""
         differences: list[str] = []
         self.learner.folder = folder
         if checkpoint is not None:
+            # Pretrained parts are not in it: with others the same numbers mean something else.
             check_weights(checkpoint, self.learner.agent.fingerprints(), str(folder))
             try:
                 if not self.load_state_dict(checkpoint):
@@ -196,6 +202,7 @@ class Run:
             if not are_as_saved(folder, self.logged):
                 differences.append(f"{FILE} is {CHANGED}")
             with guarded(folder):
+                # Files move only now that nothing can refuse the run any more.
                 give_way(folder, checkpoint)
                 steps = self.env_steps
                 differences = record_resume(folder, self.config, steps, differences, environment)
@@ -262,6 +269,7 @@ class Run:
     def load_state_dict(self, state: State) -> bool:
         """Restore a state in a new run; return whether its running episodes go on, too."""
         # A fresh state, of new episodes, shows the shapes that the saved one must have.
+        # Its seed is not the run's: new episodes must not be the first ones again.
         seed = derived_seed(self.config.seed, state["env_steps"])
         # Before updates could be left in the middle, no checkpoint said that one was over.
         state = state | {"run": {"is_updating": False} | state["run"]}
@@ -289,6 +297,7 @@ class Run:
         if own["is_updating"] != (self.learner.under_way is not None):
             raise ValueError("run.is_updating: the learner is not")
         self.learner.agent.load_state_dict(state["agent"])
+        # Last of all: what is above has drawn from the streams.
         set_random_state(state["own"]["random"])
         return memory is not None
 
@@ -332,14 +341,16 @@ class Run:
         if steps is None or bar.disable or time.perf_counter() < self._next_shown:
             return
         self._next_shown = time.perf_counter() + bar.mininterval
+        # Long updates move no environment: without this the bar would seem to hang.
         bar.set_postfix_str(f"gradient steps {steps[0]:,}/{steps[1]:,}")
 
     def _keep_best(self, checkpoints: Checkpoints) -> None:
-        """Save the agent if none was better, or while too few episodes have ended for a mean."""
+        # While too few episodes have ended for a mean, the newest agent is the best.
         collector = self.collector
         if len(collector.episodes) == EPISODES_AVERAGED:
             if collector.mean_return < self.best_return:
                 return
+            # Of two that are equal the later counts: it has learned longer.
             self.best_return = collector.mean_return
         checkpoints.keep_best(self.agent_state)
 
@@ -357,6 +368,7 @@ class Run:
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
                 yield writer
             if self._is_over:
+                # Not before metrics.csv is closed: a finished run lacks nothing.
                 mark_finished(folder)
 
 
@@ -401,4 +413,6 @@ def guarded(
         if not own:
             raise
         names = ", ".join(f"{setting}: {name}" for setting, name in own.items())
-        raise UserError(f"{names} raised {told(error)}. {kept} class, then {go_on}") from error
+        raise UserError(
+            f"{names} raised {error_text(error)}. {kept} class, then {go_on}"
+        ) from error

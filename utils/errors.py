@@ -16,10 +16,9 @@ LEAST_LIKENESS = 0.6  # of a suggested name, from 0 to 1
 LONGEST_LINE = 3000
 SHORTEST_PART, MOST_SUGGESTED = 3, 3
 LONGEST_MESSAGE = 200
-EXHAUSTED = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
-    *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
-)
+OF_FILES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+OF_MEMORY = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+EXHAUSTED = OF_FILES + OF_MEMORY  # the machine, not a mistake of its user's
 # What a user's code raises is told as its fault; these only end a program, or a generator.
 ENDINGS = (KeyboardInterrupt, GeneratorExit)
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,7 +96,7 @@ class Interrupted(Exception):
         self.signal = signal
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error's kind and message, and the last line of its author's.
 
     That is one outside of installed packages and of our own wrappers of environments, if any.

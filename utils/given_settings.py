@@ -23,6 +23,7 @@ from utils.settings import (
     Settings,
     Values,
     all_settings,
+    as_json,
     checked,
     from_text,
     installed,
@@ -32,7 +33,6 @@ from utils.settings import (
     read_settings,
     settings_index,
     settings_of_env,
-    shown,
     with_text,
 )
 from utils.user_modules import search
@@ -141,7 +141,7 @@ def config_from_dict(values: object, source: str) -> Config:
     An agent of the user's own is imported: utils/run_folder.py decides first whether it may be.
     """
     if not isinstance(values, dict):
-        raise UserError(f"{source}: settings are a JSON object, not {shown(values)}")
+        raise UserError(f"{source}: settings are a JSON object, not {as_json(values)}")
     missing = [name for name in NAMED_BY_ALL if name not in values]
     problems = [f"{source}: setting '{name}' is missing" for name in missing]
     if unknown := [shortened(name) for name in values if name not in all_settings(values)]:

@@ -36,11 +36,11 @@ from utils.given_settings import config_from_dict, read_json_object, with_defaul
 from utils.settings import (
     Config,
     Values,
+    as_json,
     installed,
     outside_settings,
     read_settings,
     settings_without_effect,
-    shown,
 )
 from utils.user_modules import (
     GIVEN,
@@ -272,8 +272,8 @@ def record_resume(
     settings = read_json_object(folder / SETTINGS)
     if is_longer := settings.get("n_steps") != config.n_steps:
         differences.append(
-            f"n_steps {config.n_steps:,} instead of {shown(settings.get('n_steps'))}: schedules go "
-            "by it"
+            f"n_steps {config.n_steps:,} instead of {as_json(settings.get('n_steps'))}: schedules "
+            "go by it"
         )
     entry = {"env_steps": env_steps, "time": now(), "command": command()}
     if is_longer:
@@ -363,7 +363,7 @@ def basis_differences(before: Values, here: Values) -> list[str]:
     given = before.get(ENVIRONMENT)
     for name, value in here.get(ENVIRONMENT, NO_FACTS).items():
         if isinstance(given, dict) and given.get(name, value) != value:
-            found.append(f"{ENVIRONMENT}.{name} {shown(value)} instead of {shown(given[name])}")
+            found.append(f"{ENVIRONMENT}.{name} {as_json(value)} instead of {as_json(given[name])}")
     was, hardware = _versions(before), before.get("hardware")
     for name, version in _versions(here).items():
         is_known = name not in INSTRUCTIONS or (isinstance(hardware, dict) and name in hardware)

@@ -253,7 +253,7 @@ def checked(declaration: Declaration, value: object) -> Any:
     low, high = limits["low"], limits["high"]
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if is_number and not ((low is None or value >= low) and (high is None or value <= high)):
-        raise ValueError(f"{name}: {shown(value)} is out of range{range_text(declaration)}")
+        raise ValueError(f"{name}: {as_json(value)} is out of range{range_text(declaration)}")
     return value
 
 
@@ -274,7 +274,7 @@ def with_text(declaration: Declaration) -> str:
     return f"; read with {needs}" if needs else ""
 
 
-def shown(value: object) -> str:
+def as_json(value: object) -> str:
     try:
         return shortened(json.dumps(value))
     except (TypeError, ValueError, RecursionError):
@@ -304,9 +304,9 @@ def _as_type(declaration: Declaration, value: Any) -> Any:
         try:
             value.encode()  # or it could not be written into files
         except UnicodeEncodeError:
-            raise ValueError(f"{declaration.name}: {shown(value)} is not UTF-8") from None
+            raise ValueError(f"{declaration.name}: {as_json(value)} is not UTF-8") from None
         return value
-    raise ValueError(f"{declaration.name}: {shown(value)} is not {kind_text(declaration)}")
+    raise ValueError(f"{declaration.name}: {as_json(value)} is not {kind_text(declaration)}")
 
 
 class Registry:
@@ -555,7 +555,7 @@ def needless(config: Config, names: Iterable[str]) -> list[str]:
     facts = {name: declarations[name].metadata for name in names}
     return [
         f"{name}: it is read with {each['needs']} alone, and {each['needs']} is "
-        f"{shown(values[each['needs']])}. Add {each['needs']}=..., or leave {name} out"
+        f"{as_json(values[each['needs']])}. Add {each['needs']}=..., or leave {name} out"
         for name, each in facts.items()
         if each["needs"] and not values[each["needs"]] and values[name] != each["default"]
     ]

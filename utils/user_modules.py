@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeGuard
 
-from utils.errors import ENDINGS, ROOT, UserError, shortened, told
+from utils.errors import ENDINGS, ROOT, UserError, error_text, shortened
 
 GIVEN = "object:"  # begins the name of an object that a Python program gave
 OWN_PACKAGES = ("analysis", "envs", "models", "rewards", "sweeps", "trainers", "utils")
@@ -64,12 +64,12 @@ def imported(setting: str, module: str) -> ModuleType:
                 f"{setting}: there is no module '{absent}' in {Path.cwd()} or elsewhere where "
                 "Python looks. Go to the folder it is in, or name that in PYTHONPATH"
             ) from None
-        why = f"importing {module} raised {told(error)}{advice(error)}"
+        why = f"importing {module} raised {error_text(error)}{advice(error)}"
         raise UserError(f"{setting}: {why}") from error
     except ENDINGS:
         raise
     except BaseException as error:
-        raise UserError(f"{setting}: importing {module} raised {told(error)}") from error
+        raise UserError(f"{setting}: importing {module} raised {error_text(error)}") from error
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def telling(config: object) -> Iterator[None]:
             "(docs/extending.md)"
         )
         hint = missing if isinstance(e, AttributeError) else ""
-        raise UserError(f"{', '.join(own)} raised {told(e)}{hint}") from e
+        raise UserError(f"{', '.join(own)} raised {error_text(e)}{hint}") from e
 
 
 def refuse_unguarded_script() -> None:

@@ -72,7 +72,7 @@ PARTS = ("faced", "scene", "inventory", "amounts", "status", "caption")
 SAYABLE = [number for number in range(len(NAMES)) if number not in UNSEEN]
 
 
-class Player:
+class ScriptedPlayer:
     """Plays N worlds: walks about, uses the thing it faces, builds, and sleeps when it can."""
 
     def __init__(self, n_worlds: int, generator: np.random.Generator) -> None:
@@ -114,7 +114,7 @@ class TiledFrameBatches:
         """Yield pictures [B, 3, 64, 64] uint8 and numbers of sentences.KINDS [B, 9, 9]."""
         generator = np.random.default_rng(self.seed)
         worlds, rows = np.zeros(self.batch_size, WORLD), np.arange(self.batch_size)
-        player, noise = Player(self.batch_size, generator), [generator] * self.batch_size
+        player, noise = ScriptedPlayer(self.batch_size, generator), [generator] * self.batch_size
         for number in range(self.n_batches):
             # Worlds are renewed by turns, so that a batch holds all stages.
             stages = (number + rows) % (PICTURES_OF_A_PLACE * PLACES_OF_A_WORLD)
@@ -158,7 +158,7 @@ def _strew(world: np.void, generator: np.random.Generator) -> None:
             add_creature(world, number, *place)
 
 
-def _play(worlds: np.ndarray, player: Player) -> None:
+def _play(worlds: np.ndarray, player: ScriptedPlayer) -> None:
     commands, rules = text_commands(GOOD_ACTIONS), rules_of_text()
     changed = np.zeros(len(worlds), bool)
     for _ in range(STEPS_BETWEEN):
@@ -213,7 +213,7 @@ def accuracy(reader: TileReader, n_steps: int = TEXT_LENGTH, n_envs: int = N_ENV
         n_envs, SEED, TEXT_LENGTH, GOOD_ACTIONS, is_grey=False, use_text=False
     )
     generator = np.random.default_rng(SEED)
-    player, at_random = Player(n_envs, generator), np.arange(n_envs) < n_envs // 2
+    player, at_random = ScriptedPlayer(n_envs, generator), np.arange(n_envs) < n_envs // 2
     shown, _ = env.reset()
     found = []
     for _ in range(n_steps):

@@ -187,6 +187,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         info |= {after: self._last[name] for name, after in AFTER_STEP.items()}
         info["phrase"] = self._phrases[actions]
         info["action_success"] = self._changed | self._matched
+        # A copy: the next step writes into the array.
         info["eval_success"] = self._changed.copy()
         info["around_target"] = object_array(
             sentences.names_around(cells.tobytes()) for cells in self._around

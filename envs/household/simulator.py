@@ -50,7 +50,7 @@ AGENT = "agent"  # the place of a thing that is held, among receptacles
 LONGEST_SENTENCE = 16_384
 SENTENCES = ("seen", "inventory", "status")
 EPISODES_AVERAGED = 100
-# The names in info of the parts of `Told`.
+# The names in info of the parts of `HouseholdInfo`.
 BEFORE_AN_ACTION = {name: name for name in ("scene", "inventory", "status", "items")}
 OF_THE_STEP = {"phrase": "phrase", "items_after": "items"}
 OF_THE_STEP |= {f"last_{name}": name for name in ("scene", "inventory", "status")}
@@ -66,7 +66,7 @@ class Housekeep(Suite):
         return HousekeepVectorEnv(make_one, config.n_envs, seed, True)
 
 
-class Told(NamedTuple):
+class HouseholdInfo(NamedTuple):
     """One environment's words before an action, and on the step that led there.
 
     `items` are the things held, by name; `n_right` of `n_things` are where they belong; `phrase`
@@ -89,7 +89,7 @@ class HousekeepEnv(gymnasium.Env):
     "seen" names all things seen so far, "status" all receptacles, "inventory" the thing held.
     """
 
-    _told: Told
+    _told: HouseholdInfo
 
     def __init__(self, config: SimulatorSettings) -> None:
         text = Text(LONGEST_SENTENCE, min_length=0, charset=string.printable)
@@ -146,7 +146,7 @@ class HousekeepEnv(gymnasium.Env):
         self._receptacles |= dict.fromkeys(known)
         self._things |= dict.fromkeys(in_view)
         held = [names.of_thing[key] for key, place in places.items() if place == AGENT]
-        self._told = Told(
+        self._told = HouseholdInfo(
             sights_sentence(in_view),
             f"you have in your inventory {listed(held)}." if held else "",
             known_sentence(self._receptacles) if self._receptacles else "",
@@ -166,7 +166,7 @@ class HousekeepEnv(gymnasium.Env):
             task.sim_obj_id_to_obj_key[task.iid_to_sim_obj_id[int(iid)]] for iid in iids if iid != 0
         ]
 
-    def _deed(self, action: int, before: Told, failed: bool) -> tuple[str, bool]:
+    def _deed(self, action: int, before: HouseholdInfo, failed: bool) -> tuple[str, bool]:
         if action != GRAB_RELEASE:
             return ACTION_NAMES[action], True
         if failed or before.items == self._told.items:
@@ -217,7 +217,7 @@ class HousekeepVectorEnv(SingleEnvs):
 
 
 def _columns(told: np.ndarray, names: Mapping[str, str]) -> dict[str, np.ndarray]:
-    columns = dict(zip(Told._fields, zip(*told, strict=True), strict=True))
+    columns = dict(zip(HouseholdInfo._fields, zip(*told, strict=True), strict=True))
     return {name: object_array(columns[own]) for name, own in names.items()}
 
 

@@ -283,7 +283,7 @@ class HouseholdWords:
         done = self._phrases[actions, deeds.things, self._of.at]
         return np.where(deeds.succeeded, done, self._names[actions])
 
-    def told(self, is_seen: np.ndarray) -> dict[str, np.ndarray]:
+    def describe(self, is_seen: np.ndarray) -> dict[str, np.ndarray]:
         """Return the sentences on all households, and the things held there.  [N] objects each
 
         `is_seen` tells which things are in view.  [N, K]
@@ -446,7 +446,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         if self._now is None:
             near, is_seen = self.households.in_view()
             images = self._images(near, is_seen)
-            self._now = {"image": images} | self._words.told(is_seen)
+            self._now = {"image": images} | self._words.describe(is_seen)
         return self._now
 
     def _told(self) -> dict[str, np.ndarray]:

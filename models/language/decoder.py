@@ -248,6 +248,7 @@ class Decoder(LanguageModel):
         if found.shape[-1] != self.width:
             raise UserError(f"it reads vectors of {self.width} and returns {found.shape[-1]}")
         difference = ((found - expected).abs().max() / expected.abs().max()).item()
+        # Asked this way round, NaN is refused as well.
         if not difference <= tolerance:
             raise UserError(f"with its memory it differs by {difference:.0%} from without")
 

@@ -280,6 +280,7 @@ class TextModel:
         found = self._tree_logits(tree, past)[-1]
         alone = _Batch(self, [[*tokens[:2], tokens[2], tokens[0]]], "").logits[0]
         apart = float((found - alone).abs().max() / alone.abs().max())
+        # Asked this way round, NaN is refused as well.
         if not apart <= tolerance:
             raise UserError(f"phrases read together differ by {apart:.1%} from those read alone")
         self.n_read = 0

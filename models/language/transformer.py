@@ -47,6 +47,7 @@ class CapturedStep:
     def __init__(
         self, read: Read, tokens: Tensor, memory: KVCache, n_visible: int, tolerance: float
     ) -> None:
+        # The whole ring from the start: a graph cannot widen it later.
         memory.open(tokens.shape[1])
         self.read, self.n_visible, self.tolerance = read, n_visible, tolerance
         self.keys, self.values, self.n_slots = memory.keys, memory.values, memory.n_slots
@@ -71,12 +72,14 @@ class CapturedStep:
         self.tokens.copy_(tokens)
         self.ages.copy_(ages)
         self.position.fill_(position)
+        # A copy: the next replay writes into the same tensor.
         return self._replay().clone()
 
     def compare(self, found: Tensor, expected: Tensor) -> None:
         """Give the graph up if its result differs from that of the plain step.  [N, D] both"""
         difference = ((found - expected).abs().max() / expected.abs().max()).item()
         self._n_unchecked -= 1
+        # Asked this way round, NaN gives the graph up as well.
         if not difference <= self.tolerance:
             self._give_up(f"it differs by {difference:.1%} from the plain step")
 

@@ -26,8 +26,9 @@ class TrainedMemory(nn.Module, ABC):
     """A network that reads features step by step, or whole sequences with gradients.
 
     Both ways lead to the same numbers. The caller holds the state of N running episodes; `is_first`
-    marks those that begin with the present features. With each step it stores `context`; a sequence
-    may begin at any step, given again the `n_context` steps before it, or as many as there are.
+    marks those that begin with the present features. Each step's `stored_state` is kept with it; a
+    sequence may begin at any step, given again the `n_context` steps before it, or as many as there
+    are.
     `refresh` recomputes states that an update has made stale.
 
     Attributes:
@@ -57,32 +58,32 @@ class TrainedMemory(nn.Module, ABC):
         """
 
     @abstractmethod
-    def context(self, state: Memory, is_first: Tensor) -> Tensor:
+    def stored_state(self, state: Memory, is_first: Tensor) -> Tensor:
         """Return the state before this step, as stored for training.  [N, ...]"""
 
     @abstractmethod
-    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, is_first: Tensor, stored_state: Tensor) -> Tensor:
         """Read whole sequences with gradients.  [T, B, D]
 
         Args:
             x: Features; those behind a sequence's end have no effect on it.  [T, B, F]
             is_first: Where an episode begins.  [T, B] bool
-            context: Stored with the first step of each sequence.  [B, ...]
+            stored_state: Stored with the first step of each sequence.  [B, ...]
         """
 
     def read_episode(self, x: Tensor) -> Tensor:
         """Read the features of an episode, [T, 1, F], with gradients.  [T, D]"""
         is_first = torch.zeros(len(x), 1, dtype=torch.bool)
         is_first[0] = True
-        context = self.context(self.initial(1), is_first[0].to(x.device))
-        return self.unroll(x, is_first, context)[:, 0]
+        stored_state = self.stored_state(self.initial(1), is_first[0].to(x.device))
+        return self.unroll(x, is_first, stored_state)[:, 0]
 
-    def refresh(self, x: Tensor, is_first: Tensor, context: Tensor, state: Memory) -> None:
+    def refresh(self, x: Tensor, is_first: Tensor, stored_state: Tensor, state: Memory) -> None:
         """Recompute the state in place from features [P, N, F] of the last P <= n_context steps.
 
-        Afterwards it is that of `unroll` after these steps; `context` was stored with the first of
-        them. Memories with a state that does not depend on earlier weights, or is kept although it
-        does, do nothing.
+        Afterwards it is that of `unroll` after these steps; `stored_state` was kept with the first
+        of them. A memory does nothing where its state depends on no earlier weights, or is kept
+        although it does.
         """
 
     def attention(self, x: Tensor, state: Memory, is_first: Tensor) -> Tensor | None:
@@ -106,7 +107,7 @@ class TrainedMemory(nn.Module, ABC):
 
 
 class NoMemory(TrainedMemory):
-    """Returns the present features; its state and contexts are of width 0."""
+    """Returns the present features; its state and stored state are of width 0."""
 
     def __init__(self, n_features: int, settings: NetworkSettings | None = None) -> None:
         super().__init__(n_features, settings)
@@ -120,10 +121,10 @@ class NoMemory(TrainedMemory):
     def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
         return x
 
-    def context(self, state: Memory, is_first: Tensor) -> Tensor:
+    def stored_state(self, state: Memory, is_first: Tensor) -> Tensor:
         return cast(TensorMemory, state).state
 
-    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, is_first: Tensor, stored_state: Tensor) -> Tensor:
         return x
 
     @property

@@ -16,7 +16,7 @@ from torch import Tensor
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step, gradient_lengths
 from models.memories.base import TrainedMemory
 from models.observations import AgentInput, ObservationBatch, Observations, VectorNormalizer
-from utils.errors import UserError, told
+from utils.errors import UserError, error_text
 
 N, HALF = 12, 6  # steps, and environments: as many, so that one begins anew at each step
 LONGEST_WINDOW = 64  # steps; episodes three times as long are tried
@@ -72,7 +72,7 @@ class Subject(ABC, Generic[Kept]):
 
     @abstractmethod
     def stored(self, kept: Kept) -> Tensor:
-        """Return the context among all that a step keeps.  [N, ...]"""
+        """Return the stored state among all that a step keeps.  [N, ...]"""
 
     @torch.no_grad()
     def play(
@@ -99,7 +99,7 @@ class Subject(ABC, Generic[Kept]):
 
 
 class MemorySubject(Subject[Tensor]):
-    """A memory, shown random features; a step keeps its context."""
+    """A memory, shown random features; a step keeps its stored_state."""
 
     def __init__(self, module: TrainedMemory) -> None:
         self.module: TrainedMemory = module
@@ -114,11 +114,11 @@ class MemorySubject(Subject[Tensor]):
     def act(
         self, x: Tensor, is_first: Tensor, state: Memory, advance: bool
     ) -> tuple[Tensor, Tensor]:
-        context = self.module.context(state, is_first)
+        stored_state = self.module.stored_state(state, is_first)
         read = lambda *shown: self.module.step(shown[0], state, shown[1], advance)  # noqa: E731
         output = self._checked("step", read, x, is_first)
-        # The rollout copies a context after the step, which must not have changed it.
-        return output.clone(), context.clone()
+        # The rollout copies a stored_state after the step, which must not have changed it.
+        return output.clone(), stored_state.clone()
 
     def learn(self, x: Tensor, is_first: Tensor, kept: list[Tensor]) -> Tensor:
         return self._checked("unroll", self.module.unroll, x, is_first, kept[0])
@@ -174,6 +174,7 @@ class AgentSubject(Subject[Step]):
     def act(self, x: Tensor, is_first: Tensor, state: Memory, advance: bool) -> tuple[Tensor, Step]:
         seen = self.seen.map(lambda kind: kind[x])
         now = AgentInput.first(seen, self.module.reader.action_shape)._replace(is_first=is_first)
+        # A copy: an agent that writes in place must not change what was acted.
         step = copy.deepcopy(self.module.act(now, state, not self.module.training, advance))
         assert step.log_probs is not None, "PPO's agents have a policy"
         assert step.values is not None, "and a critic"
@@ -184,23 +185,23 @@ class AgentSubject(Subject[Step]):
         opens = is_first.clone()
         opens[0] = True
         lengths = opens.T.flatten().nonzero().squeeze(-1).diff(append=torch.tensor([x.numel()]))
-        actions, context, log_probs, values = (
+        actions, stored_state, log_probs, values = (
             torch.stack([step._asdict()[name] for step in kept], 1).flatten(0, 1)
-            for name in ("actions", "context", "log_probs", "values")
+            for name in ("actions", "stored_state", "log_probs", "values")
         )
         rows = ObservationBatch(self.seen, x.T.flatten())
-        batch = Batch(rows, actions, log_probs, values, values, values, context)
+        batch = Batch(rows, actions, log_probs, values, values, values, stored_state)
         if self.module.sequential:
-            batch = batch._replace(lengths=lengths, before=0 * lengths)
+            batch = batch._replace(lengths=lengths, context_len=0 * lengths)
         found = self.module.evaluate(batch)
         return torch.stack((found.log_probs, found.values), -1).view(*x.T.shape, 2).transpose(0, 1)
 
     def refresh(self, x: Tensor, is_first: Tensor, kept: list[Step], state: Memory) -> None:
-        contexts = torch.stack([step.context for step in kept])
-        self.module.refresh(self.seen.map(lambda kind: kind[x]), is_first, contexts, state)
+        stored_states = torch.stack([step.stored_state for step in kept])
+        self.module.refresh(self.seen.map(lambda kind: kind[x]), is_first, stored_states, state)
 
     def stored(self, kept: Step) -> Tensor:
-        return kept.context
+        return kept.stored_state
 
 
 def compared(*pairs: tuple[Tensor, Tensor], most: float = CLOSE) -> Finding:
@@ -211,7 +212,7 @@ def compared(*pairs: tuple[Tensor, Tensor], most: float = CLOSE) -> Finding:
 
 
 def acting_equals_learning(of: Subject) -> Finding:
-    """From some context on, `step` (`act`) and `unroll` (`evaluate`) return other numbers."""
+    """From some stored state on, `step` (`act`) and `unroll` (`evaluate`) return other numbers."""
     acted, kept = of.play(of.x, of.is_first, looks=True)
     # Where steps before a sequence must be read again, it begins with an episode.
     firsts = (0,) if of.module.n_context else (0, HALF, N - 1)
@@ -237,12 +238,12 @@ def a_reset_equals_a_fresh_start(of: Subject) -> Finding:
     return compared(*((each[t, env], fresh[t - env, env]) for each in found))
 
 
-def stored_contexts_stay_as_they_are(of: Subject) -> Finding:
-    """`step` changes in place what `context` returned, and that is stored after the step: bind a
+def stored_states_stay_as_they_are(of: Subject) -> Finding:
+    """`step` changes in place what `stored_state` returned, and that is kept after the step: bind a
     new tensor, as in `state.state = after`."""
     state, changed = of.initial(), 0
     of.module.eval()
-    # Where an episode begins, `context` returns zeros of its own: after the first step none does.
+    # Where an episode begins, `stored_state` returns zeros of its own, so none begins after step 1.
     for t, now in enumerate(of.x):
         begins = torch.full((N,), t == 0)
         looked, acted = (of.act(now, begins, state, advance)[1] for advance in (False, True))
@@ -346,6 +347,7 @@ def trained_parts_move_and_frozen_ones_do_not(of: Subject) -> Finding:
     _, kept = of.play(of.x, of.is_first)
     loss = of.learn(of.x, of.is_first, kept).square().mean()
     (loss + sum(0 * part.sum() for part in trained)).backward()
+    # With so small an epsilon any gradient but 0 moves a part by the whole rate.
     torch.optim.Adam(trained, lr=0.01, eps=1e-30).step()
     wrong = [name for name, part in parts.items() if part.equal(before[name]) == part.requires_grad]
     return Finding(not wrong, str(len(wrong)), "0", ", ".join(wrong))
@@ -355,7 +357,7 @@ Check = Callable[[Subject], Finding]
 CHECKS: tuple[Check, ...] = (
     acting_equals_learning,
     a_reset_equals_a_fresh_start,
-    stored_contexts_stay_as_they_are,
+    stored_states_stay_as_they_are,
     a_refreshed_state_goes_on_as_it_learns,
     no_environment_reads_its_neighbour,
     padding_and_order_do_not_matter,
@@ -401,7 +403,7 @@ def examine(
                     parameter.add_(noise * torch.randn_like(parameter))
             return {check: check(subject) for check in checks}
         except Exception as error:  # the code is the user's
-            reason = error if isinstance(error, UserError) else f"it raised {told(error)}"
+            reason = error if isinstance(error, UserError) else f"it raised {error_text(error)}"
             raise UserError(f"model: {type(checked).__name__}: {reason}") from error
         finally:
             checked.load_state_dict(before)

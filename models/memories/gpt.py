@@ -245,6 +245,7 @@ class Gpt(TrainedMemory):
         self.enter = nn.Identity() if same else Linear(n_features, self.width)
         # Vaswani et al. 2017, section 3.4: sinusoids of rms 0.7 drown features of rms 0.05.
         self.scale = math.sqrt(self.width) if settings.memory_feature_scale else 1.0
+        # One more than the past: the present step has a position, too.
         self.positions = POSITIONS[settings.memory_positions](self.width, self.mem_len + 1)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
@@ -266,7 +267,7 @@ class Gpt(TrainedMemory):
     @torch.no_grad()
     def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
         memory = cast(GptMemory, state)
-        kept, before = memory.past.current_ages(is_first), self.context(state, is_first)
+        kept, before = memory.past.current_ages(is_first), self.stored_state(state, is_first)
         # Keys and values are written into the free slot, which counts once it is advanced over.
         output, _ = self._attend(x, before, _windows(memory.past, kept))
         if advance:
@@ -274,25 +275,26 @@ class Gpt(TrainedMemory):
             memory.ages = before + 1
         return output
 
-    def context(self, state: Memory, is_first: Tensor) -> Tensor:
+    def stored_state(self, state: Memory, is_first: Tensor) -> Tensor:
         """Return the steps of the episode before the present one.  [N] int64"""
         return cast(GptMemory, state).ages.masked_fill(is_first, 0)
 
-    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
-        return self._read(x, _ages(is_first, context))[0]
+    def unroll(self, x: Tensor, is_first: Tensor, stored_state: Tensor) -> Tensor:
+        return self._read(x, _ages(is_first, stored_state))[0]
 
     @torch.no_grad()
-    def refresh(self, x: Tensor, is_first: Tensor, context: Tensor, state: Memory) -> None:
+    def refresh(self, x: Tensor, is_first: Tensor, stored_state: Tensor, state: Memory) -> None:
         n_steps = len(x)
         if not 0 < n_steps <= self.n_context:
             raise ValueError(f"a memory of {self.n_context} steps refreshed from {n_steps}")
-        ages = _ages(is_first, context)
+        ages = _ages(is_first, stored_state)
         _, attentions = self._read(x, ages)
         after, n_slots = ages[:, -1] + 1, self.mem_len + 1
         cast(GptMemory, state).load_state_dict(
             {
                 "keys": torch.stack([attention.keys for attention in attentions]),
                 "values": torch.stack([attention.values for attention in attentions]),
+                # Kept are the steps that were given; the episode may be older.
                 "ages": after.clamp(max=n_steps),
                 "position": torch.tensor(0),
                 "n_slots": torch.tensor(n_slots),
@@ -304,11 +306,12 @@ class Gpt(TrainedMemory):
     def attention(self, x: Tensor, state: Memory, is_first: Tensor) -> Tensor:
         past = cast(GptMemory, state).past
         windows = past.windows(past.current_ages(is_first), self.mem_len, 1)
-        _, attentions = self._attend(x, self.context(state, is_first), windows)
+        _, attentions = self._attend(x, self.stored_state(state, is_first), windows)
         maps = torch.stack([attention.weights for attention in attentions])  # [L, H*N, 1, n]
         # The window ends at the oldest running episode: pad it to a fixed width, oldest first.
         n_missing = self.mem_len + 1 - maps.shape[-1]
         by_env = maps.unflatten(1, (self.n_head, len(x))).transpose(1, 2)
+        # Steps are counted back from the present, which stands last.
         return nn.functional.pad(by_env, (n_missing, 0))
 
     def _attend(
@@ -344,16 +347,16 @@ class GTrXL(Gpt):
     has_bfloat16 = False  # its gates add up small changes
 
 
-def _ages(is_first: Tensor, context: Tensor) -> Tensor:
+def _ages(is_first: Tensor, stored_state: Tensor) -> Tensor:
     """Return the number of earlier steps of the episode before each step.  [B, T] int64
 
-    `is_first` are [T, B]; `context` [B] counts for the first step, where no episode begins there.
+    `is_first` are [T, B]; `stored_state` [B] is the first step's, used where no episode begins.
     """
-    steps = torch.arange(len(is_first), device=context.device)
+    steps = torch.arange(len(is_first), device=stored_state.device)
     if not is_first.is_cuda and not is_first.any():  # nothing has to be copied to the device
-        return steps + context[:, None]
+        return steps + stored_state[:, None]
     # Where the last episode began, in steps of this sequence: before it, so 0 or less, if none did.
-    begun = torch.where(is_first.to(context.device).T, steps, -context[:, None])  # [B, T]
+    begun = torch.where(is_first.to(stored_state.device).T, steps, -stored_state[:, None])  # [B, T]
     return steps - begun.cummax(dim=1).values
 
 

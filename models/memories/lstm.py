@@ -16,7 +16,7 @@ from models.settings import NetworkSettings
 class Recurrent(TrainedMemory):
     """One or more layers of a recurrent network of PyTorch, with S tensors of state.
 
-    State and context are those of all layers side by side, [N, S, L*D]. A state that earlier
+    State and stored state are those of all layers side by side, [N, S, L*D]. A state that earlier
     weights have left is continued as it is.
     """
 
@@ -51,7 +51,7 @@ class Recurrent(TrainedMemory):
     @torch.no_grad()
     def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
         layers = (
-            part.split(self.width, dim=-1) for part in self.context(state, is_first).unbind(1)
+            part.split(self.width, dim=-1) for part in self.stored_state(state, is_first).unbind(1)
         )
         states = []  # of each layer  [N, S, D]
         for *before, weights in zip(*layers, self.network.all_weights, strict=True):
@@ -60,13 +60,15 @@ class Recurrent(TrainedMemory):
             states.append(torch.stack(tuple(after), dim=1))
         joined = states[0] if len(states) == 1 else torch.cat(states, dim=-1)
         if advance:
-            cast(TensorMemory, state).state = joined  # not in place: a caller may hold the context
+            cast(
+                TensorMemory, state
+            ).state = joined  # not in place: a caller may hold the stored state
         return joined[:, 0, -self.width :]
 
-    def context(self, state: Memory, is_first: Tensor) -> Tensor:
+    def stored_state(self, state: Memory, is_first: Tensor) -> Tensor:
         return cast(TensorMemory, state).before(is_first)
 
-    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, is_first: Tensor, stored_state: Tensor) -> Tensor:
         """Run the network from one step at which any episode starts to the next.
 
         Quickest if that is only the first. The host has to know these steps: with `is_first` on the
@@ -75,7 +77,7 @@ class Recurrent(TrainedMemory):
         # PyTorch's networks cannot forget within a call, so it ends where any episode begins.
         starting = is_first[1:].any(dim=1).nonzero().squeeze(-1) + 1
         # [B, S, L*D] -> [S, L, B, D], in one piece as cuDNN wants it.
-        by_layer = context.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()
+        by_layer = stored_state.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()
         outputs: list[Tensor] = []
         states: Sequence[Tensor] = by_layer.unbind()  # [L, B, D] each
         for first, last in pairwise([0, *starting.tolist(), len(x)]):

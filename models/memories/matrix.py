@@ -145,6 +145,7 @@ def attend(given: Inputs, is_first: Tensor, before: Tensor) -> Tensor:
         found.append((decays * (queries @ keys.mT)) @ values + begun * queries @ before)
         # What each step has left behind at the chunk's end; 0 of episodes that have ended.
         decayed = decays[..., -1, :, None] * keys
+        # The state that the next chunk begins from.
         before = begun[..., -1:, :] * before + decayed.mT @ values
     return torch.cat(found, dim=2).movedim(2, 0)
 

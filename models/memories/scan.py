@@ -69,6 +69,7 @@ class LinearRecurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decays, states, initial = ctx.saved_tensors
+        # The gradient runs backwards through the same recurrence, with the next step's decay.
         following = decays.conj().resolve_conj().roll(-1, 0).flip(0)  # the first meets a state of 0
         # a*_{t+1} meets the gradient of step t + 1: shifted by one, then run backwards.
         of_inputs = recurrence(following, grad.flip(0), torch.zeros_like(initial)).flip(0)
@@ -133,7 +134,7 @@ class GatedCell(Cell):
 class Scan(TrainedMemory):
     """Layers x + cell(norm(x)); features of another width are first mapped to the memory's.
 
-    State and context are the states of all layers, [N, L, *shape].
+    State and stored state are the states of all layers, [N, L, *shape].
     """
 
     cell_class: ClassVar[type[Cell]]
@@ -155,22 +156,24 @@ class Scan(TrainedMemory):
     @torch.no_grad()
     def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
         x, after = self.enter(x), []
-        layers = zip(self.norms, self.cells, self.context(state, is_first).unbind(1), strict=True)
+        layers = zip(
+            self.norms, self.cells, self.stored_state(state, is_first).unbind(1), strict=True
+        )
         for norm, cell, before in layers:
             read, now = cell.step(norm(x), before)
             x = x + read
             after.append(now)
         if advance:
-            # A new tensor: a caller may hold the one before as its context.
+            # A new tensor: a caller may hold the one before as its stored_state.
             cast(TensorMemory, state).state = torch.stack(after, dim=1)
         return x
 
-    def context(self, state: Memory, is_first: Tensor) -> Tensor:
+    def stored_state(self, state: Memory, is_first: Tensor) -> Tensor:
         return cast(TensorMemory, state).before(is_first)
 
-    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, is_first: Tensor, stored_state: Tensor) -> Tensor:
         x, is_first = self.enter(x), is_first.to(x.device)
-        for norm, cell, before in zip(self.norms, self.cells, context.unbind(1), strict=True):
+        for norm, cell, before in zip(self.norms, self.cells, stored_state.unbind(1), strict=True):
             x = x + cell.unroll(norm(x), is_first, before)
         return x
 

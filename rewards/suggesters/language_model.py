@@ -150,6 +150,7 @@ class PromptedSuggester(Suggester):
         found = {key: read(each.text) for key, each in zip(distinct, kept, strict=True) if each}
         # A kept answer that can no longer be read is asked for again.
         wanted = [key for key in distinct if found.get(key) is None and key not in self.rejected]
+        # A question under way is not asked a second time.
         new = [key for key in wanted if key not in self.pending]
         self.counts["from_cache"] += len(keys) - len(wanted)
         if new and self.wait != FOR_ANSWERS:
@@ -329,6 +330,7 @@ class LanguageModelSuggester(PromptedSuggester):
         config, begun, read_before = self.config, time.perf_counter(), self.model.n_read
         writing = Writing(config.suggester_max_tokens, config.suggester_temperature, STOP)
         found = self.model.write([each.text for each in questions], writing, INSTRUCTION)
+        # Written together, so each is counted with its part of the time.
         share = (time.perf_counter() - begun) / len(found)
         tokens = (self.model.n_read - read_before) // len(found)
         return [Completion(each.text, tokens, share) for each in found]
