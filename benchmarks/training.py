@@ -3,10 +3,12 @@
 Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N] [--var KEY=VALUE]
 
 Each agent trains by the program's own trainer with the default settings on KeyCorridor, in a
-process of its own. On a GPU every part waits for the device, so that its time is its own: steps
-per second are then lower than with --no-shares.
+process of its own. stable-baselines3's learners, PPO beside CNN-PPO and sb3-contrib's RecurrentPPO
+in two variants beside Impala-PPO, are not profiled. On a GPU every part waits for the device, so
+that its time is its own: steps per second are then lower than with --no-shares.
 """
 
+import importlib.util
 import itertools
 import sys
 import tempfile
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from utils.starting import let_waiting_threads_sleep
+from utils.starting import let_waiting_threads_sleep, number_of_threads
 
 if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
@@ -36,7 +38,7 @@ from models.helm import LanguageMemoryAgent
 from trainers.collector import Collector
 from trainers.ppo import PPO
 from trainers.ranks import Ranks
-from trainers.settings import RunSettings
+from trainers.settings import PpoSettings, RunSettings
 from trainers.train import Run
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
@@ -45,6 +47,8 @@ from utils.run_folder import DESCRIPTION, write_json
 
 MOST_STEPS = 10**9
 PUBLISHED_SIZE = "HELM+Transformer-XL"  # HELM on a random model of the published size
+# Learners of stable-baselines3, and the agent that each is run beside.
+RIVALS = {"PPO": "CNN-PPO", "RecurrentPPO": "Impala-PPO", "RecurrentPPO-default": "Impala-PPO"}
 # CNN and LSTM go by their published names here.
 NAMES = (*PUBLISHED, *(name for name in AGENTS.places if name not in ("CNN", "LSTM")))
 
@@ -64,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def benchmark(argv: Sequence[str] | None) -> None:
     parser = Parser(prog="python -m benchmarks.training", description=__doc__.split("\n")[0])
-    names = (*NAMES, PUBLISHED_SIZE)
+    names = (*NAMES, PUBLISHED_SIZE, *RIVALS)
     option = parser.add_argument
     option("--agents", nargs="+", metavar="NAME", default=list(NAMES), help=", ".join(names))
     option("--steps", type=whole_number(1, MOST_STEPS), default=20_000, help="of a run")
@@ -118,7 +122,7 @@ def measured(
     shares: bool = False,
     seconds: float | None = None,
 ) -> TrainingSpeed:
-    """Train an agent in a process of its own.
+    """Train an agent or a rival in a process of its own.
 
     Raises:
         UserError: it cannot be trained so, or something it needs is missing.
@@ -129,6 +133,9 @@ def measured(
         if name == PUBLISHED_SIZE:  # written by another process: its memory is not the run's
             written = in_own_process(write_transformer_xl, Path(folder), seconds=seconds)
             given = ["model=HELM", *written, *settings]
+        if name in RIVALS:
+            given = [f"model={RIVALS[name]}", *settings]
+            return in_own_process(trained_rival, name, given, warm_up, seconds=seconds)
         return in_own_process(trained_agent, name, given, warm_up, shares, seconds=seconds)
 
 
@@ -176,6 +183,26 @@ def rate_after(moments: Sequence[tuple[float, float]], warm_up: int) -> float | 
         return None
     steps, seconds = counted[-1] - counted[0]
     return float(steps / seconds)
+
+
+def trained_rival(name: str, settings: Sequence[str], warm_up: int) -> TrainingSpeed:
+    if importlib.util.find_spec("sb3_contrib") is None:
+        raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
+    from benchmarks.rivals import rival
+
+    config = load_config(None, settings).part(PpoSettings)
+    torch.set_num_threads(number_of_threads(config.threads))
+    model = rival(name, config)
+    moments: list[tuple[int, float]] = []
+    begun = time.perf_counter()
+
+    def note(*_: object) -> bool:
+        moments.append((model.num_timesteps, time.perf_counter() - begun))
+        return True
+
+    model.learn(config.n_steps, callback=note)
+    rates = model.num_timesteps / (time.perf_counter() - begun), rate_after(moments, warm_up)
+    return TrainingSpeed(name, *rates, peak_megabytes(), peak_gpu_megabytes(), {})
 
 
 class Clock:

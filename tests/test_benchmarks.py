@@ -91,3 +91,10 @@ def test_an_agent_is_trained_and_its_time_accounted_for(name, in_this_process):
     reads = {"language model", "observation → language"}
     assert run.shares.keys() & reads == (reads if name == "HELM" else set())
     assert {"environments", "update: backward", "rest"} <= run.shares.keys()
+
+
+@pytest.mark.parametrize("name", training.RIVALS)
+def test_a_rival_trains_on_the_same_environments(name, in_this_process):
+    env = "popgym-AutoencodeEasy-v0" if name == "PPO" else "RandomMaze-v0"
+    run = training.measured(name, [f"env={env}", *SHORT], 16)
+    assert run.rate > 0
