@@ -68,6 +68,15 @@ def whole(in_empty_folder):
 
 
 @pytest.mark.slow
+def test_where_something_else_decides_that_is_said_and_new_episodes_begin(cut, capsys, caplog):
+    task = {"env": "tests.any_envs:Unseeded-v0", "env_args": '{"kind": "image, channels last"}'}
+    cut(**task)
+    assert resume("cut") == 0
+    assert "the same seeds and actions lead elsewhere" in caplog.text
+    assert "not exactly: in new episodes" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["PPO HELM", "DQN LSTM", "ELLM"])
 def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
     row, cut, monkeypatch, capsys
