@@ -142,7 +142,6 @@ class NumpyVectorEnv(Environments):
         actions = np.asarray(actions)
         info: Info = {}
         rewards, terminated, truncated = self.advance(actions)
-        # Before any reset: these are the last observations of episodes that end here.
         self._observations = shown = self.observe(self._rows)
         ended = terminated | truncated
         if ended.any():

@@ -69,9 +69,8 @@ class LinearRecurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decays, states, initial = ctx.saved_tensors
-        # The gradient runs backwards through the same recurrence, with the next step's decay.
+        # The gradient runs backwards through the same recurrence: a*_{t+1} meets that of step t + 1.
         following = decays.conj().resolve_conj().roll(-1, 0).flip(0)  # the first meets a state of 0
-        # a*_{t+1} meets the gradient of step t + 1: shifted by one, then run backwards.
         of_inputs = recurrence(following, grad.flip(0), torch.zeros_like(initial)).flip(0)
         # h_{t-1} of each step.
         before = torch.cat((initial[None], states[:-1]))
