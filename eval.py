@@ -189,10 +189,8 @@ def changes(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
 
 
 def change_name(changed: Mapping[str, object]) -> str:
-    """Return the part of a file name that stands for changed settings.
-
-    Characters that a file name cannot hold become dashes, and a checksum keeps such values apart.
-    """
+    """Return the part of a file name that stands for changed settings."""
+    # Characters that a file name cannot hold become dashes; a checksum keeps such values apart.
     name = ""
     for key, value in changed.items():
         text = str(value)

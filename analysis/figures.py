@@ -1,7 +1,6 @@
-"""Pictures: their style, the result of an analysis, plot.py's curves and a search.
+"""Pictures: their style, the result of an analysis, plot.py's curves and a search."""
 
-The style is light, quiet, and safe for colour-blind readers.
-"""
+# The style is light, quiet, and safe for colour-blind readers.
 
 import itertools
 import math

@@ -212,10 +212,8 @@ def quantized(shares: np.ndarray) -> np.ndarray:
 
 
 def coloured(images: np.ndarray) -> np.ndarray:
-    """Return images [T, C, H, W] as pictures [T, H, W, 3].
-
-    Unless there are three channels the last is shown in grey: the newest of stacked frames.
-    """
+    """Return images [T, C, H, W] as pictures [T, H, W, 3]."""
+    # Unless there are three channels the last is shown in grey: the newest of stacked frames.
     if images.shape[1] != PIXEL_COLOURS:
         images = images[:, -1:].repeat(PIXEL_COLOURS, axis=1)
     return images.transpose(0, 2, 3, 1)
@@ -254,10 +252,9 @@ def _packed_bytes(blob: bytes, array: np.ndarray) -> Packed:
 
 
 class Pictures:
-    """Pictures of one size; equal ones are kept once, and so are equal tiles.
+    """Pictures of one size; equal ones are kept once, and so are equal tiles."""
 
-    A picture of a grid world is a few tiles over and over; one without repetition is a single tile.
-    """
+    # A picture of a grid world is a few tiles over and over; one without repetition is one tile.
 
     def __init__(self) -> None:
         self.shape: tuple[int, int] | None = None  # (H, W)

@@ -225,10 +225,8 @@ def _numbers(folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str
 
 
 def read_progress(folder: Path) -> Progress:
-    """Return the last whole row of metrics.csv, zeros where there is none.
-
-    Only the file's end is read, as a sweep asks again and again.
-    """
+    """Return the last whole row of metrics.csv, zeros where there is none."""
+    # Only the file's end is read, as a sweep asks again and again.
     if not (folder / FILE).is_file():
         return Progress()
     try:
@@ -451,11 +449,9 @@ def _comparable(
 def _differing(
     runs: Sequence[RunRecord], ignored: Collection[str], where_read: bool = False
 ) -> dict[str, list[str]]:
-    """Return the settings and facts in which runs differ, with their values.
-
-    A fact that a run has not recorded is like the others', and so is a setting `where_read` alone
-    counts. A fact that is the run's own seed in every run is no difference.
-    """
+    """Return the settings and facts in which runs differ, with their values."""
+    # A fact that a run has not recorded is like the others', and so is a setting `where_read` alone
+    # counts. A fact that is the run's own seed in every run is no difference.
     found = {}
     for name in dict.fromkeys(name for run in runs for name in run.settings):
         is_fact = name.startswith(RECORDED)

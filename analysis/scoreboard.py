@@ -536,10 +536,8 @@ def _at_equal_steps(entries: Sequence[Entry], left_out: list[LeftOut]) -> list[E
 
 
 def _of_one_kind(entries: Sequence[Entry], left_out: list[LeftOut]) -> list[Entry]:
-    """Return the runs of the settings that most seeds share, one of each seed; none at a tie.
-
-    Of one seed's runs that of a folder counts before that of a table, the first by its name.
-    """
+    """Return the runs of the settings that most seeds share, one of each seed; none at a tie."""
+    # Of one seed's runs that of a folder counts before that of a table, the first by its name.
     ordered = sorted(
         entries, key=lambda e: (e.settings["seed"], e.result is not None, str(e.folder))
     )

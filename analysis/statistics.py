@@ -225,10 +225,8 @@ def summarize(group: Group, statistic: str, threshold: float | None) -> CurveSum
 
 
 def compare(results: Iterable[CurveSummary]) -> list[Comparison]:
-    """Return every pair of agents, the one that probably wins first.
-
-    A pair needs two runs each in some environment; a single run cannot tell luck from skill.
-    """
+    """Return every pair of agents, the one that probably wins first."""
+    # A pair needs two runs each in some environment; a single run cannot tell luck from skill.
     finals: dict[str, dict[str, np.ndarray]] = {}
     for result in results:
         own = finals.setdefault(result.name, {})

@@ -33,10 +33,9 @@ Shown = tuple[Observations, TokensRead | None]  # one step of the first environm
 
 
 class Showcase:
-    """Shows the first episode of the first environment, one every few minutes, and the last.
+    """Shows the first episode of the first environment, one every few minutes, and the last."""
 
-    Showing changes nothing: it steps no environment, draws no random number, and uses no cache.
-    """
+    # Showing changes nothing: it steps no environment, draws no random number, and uses no cache.
 
     def __init__(
         self, agent: Agent, minutes: float, clock: Callable[[], float] = time.monotonic
@@ -68,10 +67,8 @@ class Showcase:
 
 @torch.no_grad()
 def media(agent: Agent, episode: Observations, read: TokensRead | None = None) -> Media:
-    """Return a movie or numbers, words and attention of an episode [T, ...], as available.
-
-    The words are those that were read, and the attention is that of the tokens that were read.
-    """
+    """Return a movie or numbers, words and attention of an episode [T, ...], as available."""
+    # The words are those that were read, and the attention is that of the tokens that were read.
     shown: dict[str, EncodedImage | str] = {}
     if episode.images is not None:
         shown["episode/movie"] = movie(episode.images)

@@ -1,8 +1,7 @@
-"""Language models as memories and as suggesters; MiniLM beside one that reads everything anew.
+"""Language models as memories and as suggesters; MiniLM beside one that reads everything anew."""
 
-Transformer-XL has its published size, M=511, random weights and a tiny vocabulary, since a step
-never touches it.
-"""
+# Transformer-XL has its published size, M=511, random weights and a tiny vocabulary, since a step
+# never touches it.
 
 import json
 from collections.abc import Callable, Iterator

@@ -148,10 +148,8 @@ def wait_for_gpu() -> None:
 
 
 def peak_gpu_megabytes() -> float | None:
-    """Return the most memory that tensors of this process have held on its GPU; None without one.
-
-    The memory of CUDA itself and of its libraries is not in it.  [10^6 bytes]
-    """
+    """Return the most memory of tensors on this process's GPU, [10^6 bytes]; None without one."""
+    # The memory of CUDA itself and of its libraries is not in it.
     return torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_initialized() else None
 
 

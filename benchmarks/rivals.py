@@ -109,11 +109,7 @@ class Sb3Environments(VecEnv):
 
 
 def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
-    """Return PPO, RecurrentPPO or RecurrentPPO-default with the settings of a run.
-
-    Raises:
-        UserError: it cannot see the environment's observations.
-    """
+    """Return PPO, RecurrentPPO or RecurrentPPO-default; UserError if it cannot see observations."""
     torch.manual_seed(config.seed)
     env = make_vector_env(config, config.seed)
     space = env.single_observation_space

@@ -292,10 +292,9 @@ def checked_vector(env: VectorEnv, name: str, options: Options = None) -> Conver
 
 
 class UnchangedCheck(gymnasium.Wrapper):
-    """A single environment; UserError where it changes an observation that it has returned.
+    """A single environment; UserError where it changes an observation that it has returned."""
 
-    A process of Gymnasium's begins the next episode before it sends the last observation.
-    """
+    # A process of Gymnasium's begins the next episode before it sends the last observation.
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)

@@ -86,15 +86,14 @@ class EnvPoolVectorEnv(Environments):
     """An EnvPool in SAME_STEP autoreset mode, its observations turned into images.
 
     EnvPool itself resets an ended environment on the step *after* the last one and ignores that
-    step's action. Here the ended environments are reset right after the step that ended them, so
-    every transition belongs to an episode. Each environment has its own random stream in EnvPool,
-    and the early reset opens the same episode that the late one would have. The seed of the run
-    decides the first episodes, and each environment's stream all that follow. `to_images` turns
-    what a pool shows, in MiniGrid symbols, into uint8 images [N, C, H, W].
-
-    A stream moves only when its environment is reset. So a running episode is played again by as
-    many resets in a fresh pool, and its actions.
+    step's action. Here it is reset at once, so every transition belongs to an episode, and the
+    early reset opens the same episode. The seed of the run decides the first episodes, each
+    environment's own random stream all that follow. `to_images` turns MiniGrid symbols, which a
+    pool shows, into uint8 images [N, C, H, W].
     """
+
+    # A stream moves only when its environment is reset. So a running episode is played again by as
+    # many resets in a fresh pool, and its actions.
 
     def __init__(
         self,

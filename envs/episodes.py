@@ -133,10 +133,8 @@ class SeededEnv(gymnasium.Wrapper):
         return self._seed, self._number, self._episode, self._checksum, self._options
 
     def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
-        """Play the running episode of a saved state again; return whether it came out the same.
-
-        Both arguments are those of every environment, actions being [T] each.
-        """
+        """Play the running episode of a saved state again; return whether it came out the same."""
+        # Both arguments are those of every environment, actions being [T] each.
         self._seed, self._number, self._episode, saved, *options = running[self._row]
         self._options = options[0] if options else None  # earlier versions kept none
         self._begin()
@@ -279,11 +277,9 @@ def check_are_several(envs: Iterable[gymnasium.Env]) -> None:
 def one_process_each(
     make_envs: Sequence[Callable[[], gymnasium.Env]], shared_memory: bool = True
 ) -> VectorEnv:
-    """Return a vector environment in SAME_STEP mode with one process per environment.
-
-    A single environment stays in this process. The others end with it, even if it is killed: each
-    waits on a pipe that only this process holds the other end of.
-    """
+    """Return a SAME_STEP vector environment with a process for each of several environments."""
+    # The processes end with this one, even if it is killed: each waits on a pipe that only this
+    # process holds the other end of.
     if len(make_envs) == 1:
         return SyncVectorEnv(make_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     refuse_unguarded_script()
@@ -316,10 +312,9 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def _watched(
         self, work: Callable[Given, Result], *arguments: Given.args, **options: Given.kwargs
     ) -> Result:
-        """Let the processes work; raise RunError if one of them has died.
-
-        Not a context manager: its generator crashes Python 3.12.1 later on, in garbage collection.
-        """
+        """Let the processes work; raise RunError if one of them has died."""
+        # Not a context manager: its generator crashes Python 3.12.1 later on, in garbage
+        # collection.
         try:
             return work(*arguments, **options)
         except EnvFault:

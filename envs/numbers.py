@@ -36,11 +36,7 @@ class Narrowing:
         self._why = "in which networks compute" if kind == READ else "the dtype of its space"
 
     def check(self, array: np.ndarray, where: str) -> None:
-        """Check finite numbers, which came from "step()", say.
-
-        Raises:
-            EnvFault: one of them is infinite in the other dtype, or beyond its range.
-        """
+        """Check finite numbers, which came from "step()", say; EnvFault where one does not fit."""
         if np.can_cast(array.dtype, self._kind) or self._is_inside(array):
             return
         with np.errstate(all="ignore"):
@@ -87,11 +83,7 @@ def narrowings(kind: np.dtype, name: str) -> list[Narrowing]:
 
 
 def check_reward(reward: object, name: str) -> None:
-    """Check a reward that may be beyond EXACT.
-
-    Raises:
-        EnvFault: it is no finite number, in float32 either.
-    """
+    """Check a reward that may be beyond EXACT; EnvFault unless it is finite, in float32 too."""
     kind = type(reward).__name__
     if not isinstance(reward, NUMBERS) or (
         not isinstance(reward, int) and not math.isfinite(reward)

@@ -53,10 +53,9 @@ class Popgym(Suite):
 
 
 class PublishedInputs(gymnasium.Wrapper):
-    """Shows, behind the task's own, the last action and the flag of the first step.
+    """Shows, behind the task's own, the last action and the flag of the first step."""
 
-    As popgym's Antialias(PreviousAction(env)), which take no wrappers but their own.
-    """
+    # As popgym's Antialias(PreviousAction(env)), which take no wrappers but their own.
 
     def __init__(self, env: gymnasium.Env, previous_action: bool, antialias: bool) -> None:
         from popgym.wrappers import PreviousAction

@@ -264,10 +264,8 @@ class ConvertedVector(Wrapped):
         return observations, rewards, terminated, truncated, info
 
     def _success(self, info: Info, ended: np.ndarray) -> dict[str, np.ndarray]:
-        """Return `success` and its mask, [N] each; nothing where it is not told.
-
-        In SAME_STEP, `info` is already that of the next episodes where some have ended.
-        """
+        """Return `success` and its mask, [N] each; nothing where it is not told."""
+        # In SAME_STEP, `info` is already that of the next episodes where some have ended.
         final: Any = info.get("final_info")
         place: Info = info if success_key(final) is None else final
         key = success_key(place)
@@ -283,10 +281,9 @@ class ConvertedVector(Wrapped):
 
 
 class Inner(WithOptions):
-    """One of a given SyncVectorEnv: its next `reset` does not change its last observation.
+    """One of a given SyncVectorEnv: its next `reset` does not change its last observation."""
 
-    Its numbers are checked before the arrays of the vector wrap them.
-    """
+    # Its numbers are checked before the arrays of the vector wrap them.
 
     def __init__(self, env: gymnasium.Env, options: ResetOptions) -> None:
         super().__init__(env, options)
@@ -395,11 +392,9 @@ def _let_reset_in_same_step(env: VectorEnv) -> None:
 
 
 def _keeps_last_observations(wrapper: VectorWrapper) -> bool:
-    """Return whether observations and `final_obs` agree behind a wrapper as before it.
-
-    Gymnasium's wrappers do so, but for those of observations. Of others with a `step` of their own
-    nobody can tell: their class has to.
-    """
+    """Return whether observations and `final_obs` agree behind a wrapper as before it."""
+    # Gymnasium's wrappers do so, but for those of observations. Of others with a `step` of their
+    # own nobody can tell: their class has to.
     if type(wrapper).metadata is not VectorWrapper.metadata:
         return True
     is_gymnasiums = type(wrapper).step.__module__.startswith("gymnasium.")
@@ -431,10 +426,8 @@ def _check_mask_space(observations: spaces.Space, actions: spaces.Space) -> None
 
 
 def _some_allowed(shown: Observation, where: str, is_over: bool = False) -> Observation:
-    """Return an observation, or a batch; EnvFault where its mask allows no action.
-
-    The last observation of an episode may do that: there, all are allowed.
-    """
+    """Return an observation, or a batch; EnvFault where its mask allows no action."""
+    # The last observation of an episode may do that: there, all are allowed.
     mask = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
     if mask is None or mask.any(-1).all():
         return shown
@@ -468,11 +461,9 @@ def _parts(found: object, method: str, names: tuple[str, ...]) -> tuple[Any, ...
 
 
 def checker(space: spaces.Space, name: str) -> Callable[[Observation, str], None]:
-    """Return a function that raises EnvFault unless an observation is of a space, bounds aside.
-
-    So it does where a number cannot be kept. Attributes of spaces are slow: they are read here, not
-    in every step.
-    """
+    """Return a function that raises EnvFault unless an observation is of a space, bounds aside."""
+    # So it does where a number cannot be kept. Attributes of spaces are slow: they are read here,
+    # not in every step.
     inner: dict[object, Callable[[Observation, str], None]] = {}
     kept: list[Narrowing] = []
     if isinstance(space, spaces.Dict):

@@ -165,11 +165,9 @@ class NumpyVectorEnv(Environments):
         }
 
     def replay(self, running: State, actions: Sequence[np.ndarray]) -> bool:
-        """Play saved episodes again, given the actions of each, N of [T]; return if they agree.
-
-        All are stepped together and end at the same step, so each begins when as many steps are
-        left as it has. Until then its environment plays something else.
-        """
+        """Play saved episodes again, given the actions of each, N of [T]; return if they agree."""
+        # All are stepped together and end at the same step, so each begins when as many steps are
+        # left as it has. Until then its environment plays something else.
         # How many steps each running episode has taken.
         lengths = np.array([len(taken) for taken in actions])
         n_steps = int(lengths.max())

@@ -90,12 +90,9 @@ FROM_REPLAY = ("DQN", "SAC", "TD3")
 
 
 def build_agent(config: Config, observation_space: Space, action_space: Space) -> Any:
-    """Return the configured agent, freshly initialised; `config.device` must be resolved.
+    """Return the configured agent, initialised; UserError if it cannot see or act there.
 
-    Both spaces are those of one environment.
-
-    Raises:
-        UserError: the agent cannot see or act there.
+    Both spaces are those of one environment; `config.device` must be resolved.
     """
     is_box = isinstance(action_space, Box)
     others, networks = DISCRETE if is_box else CONTINUOUS, networks_of(config)

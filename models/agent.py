@@ -314,10 +314,7 @@ class ActorCriticAgent(Agent):
         """Return log-probabilities, values and entropy of a batch, with gradients."""
 
     def recall(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Recalled:
-        """Read one step into the memory; return its stored_state for `choose`, and the tokens read.
-
-        A recordable agent acts by `choose` on what it recalls.
-        """
+        """Read one step into the memory; return stored_state for `choose`, and the tokens read."""
         raise NotImplementedError
 
     def choose(
@@ -411,10 +408,8 @@ class Torso(nn.Module, ABC):
 
 
 def allowed(scores: Tensor, action_masks: Tensor | None) -> Tensor:
-    """Return logits or values [..., A], those of actions that are not allowed replaced by -1e9.
-
-    A finite number: a probability is 0 in any case, and 0 times infinity would be no number.
-    """
+    """Return logits or values [..., A], those of actions that are not allowed replaced by -1e9."""
+    # A finite number: a probability is 0 in any case, and 0 times infinity would be no number.
     return scores if action_masks is None else scores.masked_fill(~action_masks, NOT_ALLOWED)
 
 
@@ -468,10 +463,7 @@ class ValuesAgent(OffPolicyAgent):
 
 
 class PolicyAndCriticsAgent(OffPolicyAgent):
-    """An agent of SAC and TD3: a policy, and two critics.
-
-    Without `critic_body` these share the policy's body.
-    """
+    """A policy and two critics, for SAC and TD3; they share a body without `critic_body`."""
 
     def __init__(
         self,

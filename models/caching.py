@@ -38,11 +38,8 @@ def one_thread() -> Iterator[None]:
 
 
 def image_hashes(images: Tensor) -> Tensor:
-    """Return two independent 64-bit hashes [B, 2] int64 of images [B, C, H, W] uint8.
-
-    Every word is added to a fixed random number, multiplied and folded before the sum, so that each
-    bit of the image reaches the low bits of its hash; sums wrap around.
-    """
+    """Return two independent 64-bit hashes [B, 2] int64 of images [B, C, H, W] uint8."""
+    # Words are multiplied and folded before the sum: each bit reaches the low bits of the hash.
     flat = images.reshape(len(images), -1)
     # Eight bytes at once: images of one batch have one size, so padding tells none apart.
     words = F.pad(flat, (0, -flat.shape[1] % WORD)).view(torch.int64)  # [B, n_words]
@@ -57,10 +54,7 @@ def image_hashes(images: Tensor) -> Tensor:
 
 
 def first_occurrence_rows(hashes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first index of each of P different hashes [P], and the number of each hash [B].
-
-    `hashes` are [B, 2] int64; the results are int64, and `firsts[number_of]` leads back.
-    """
+    """Return where each of P hashes [B, 2] stands first [P], and the number of each [B]; int64."""
     firsts, number_of = _firsts(*hashes[:, 0].unique(return_inverse=True))
     # One half first: sorting numbers is much quicker than sorting rows.
     if not torch.equal(hashes[firsts][number_of], hashes):  # half a hash alike: not seen yet
@@ -69,11 +63,9 @@ def first_occurrence_rows(hashes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DistinctImages:
-    """The U different images of a batch, on a CPU: counting would make a GPU's host wait.
+    """The U different images of a batch; `row_of` [B] int64 tells which of them each image is."""
 
-    Equal images are found once among all images that are stored with the batch's. `row_of` [B]
-    int64 says which of the U each image of the batch is.
-    """
+    # On a CPU: counting would make a GPU's host wait.
 
     def __init__(self, batch: ObservationBatch) -> None:
         assert batch.stored.images is not None, "asked for where images are shown"
@@ -153,10 +145,8 @@ INDEX_BYTES = 280  # of Python's, to find one row: a key of two numbers and its 
 class ObservationCache:
     """A pure function of one image, computed once for each different image.
 
-    Results stand in one table on the device, found by a 128-bit hash of the image's bytes; when it
-    is full the least recently used result leaves. Images are computed in blocks of a fixed size, so
-    that no result depends on the others that were missing: the same bits come out with and without
-    the cache.
+    Results are found by a hash of the image; a full table drops the least recently used one. Blocks
+    have a fixed size: the same bits come out with and without the cache.
 
     Args:
         function: Map images [B, C, H, W] uint8 to results [B, ...], each row from its image alone.
@@ -236,10 +226,8 @@ class ObservationCache:
         return sizes + n_left // self.block_size * [self.block_size]
 
     def _gives_same_bits(self, block: Tensor) -> bool:
-        """Return whether a block gives the bits of small ones; the first of each size is tried.
-
-        The order in which a product is summed may follow from its size and the threads.
-        """
+        """Return whether a block gives the bits of small ones; the first of each size is tried."""
+        # The order in which a product is summed may follow from its size and the threads.
         key = len(block), torch.get_num_threads()
         if key not in self._same_bits:
             small = [self.function(part) for part in block.split(self.block_size)]

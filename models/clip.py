@@ -112,10 +112,10 @@ class ClipEncoder(ImageTextEncoder):
     def vocabulary(self) -> list[str]:
         """The decoded strings of all tokens: words first, then pieces that are no words.
 
-        CLIP marks the end of a word; the original decoded the mark as a space, so that only pieces
-        of words could match another vocabulary. Here a string stands for the word where there is
-        one, and for the piece otherwise.
+        A string stands for the word where there is one, and for the piece otherwise.
         """
+        # CLIP marks the end of a word; the original decoded the mark as a space, so that only
+        # pieces of words could match another vocabulary.
         import open_clip
 
         if isinstance(self.tokenizer, open_clip.SimpleTokenizer):
@@ -255,10 +255,8 @@ def _check_no_program(path: Path) -> None:
 
 
 def _causal_features(clip: Any, ids: Tensor) -> Tensor:
-    """Do the same as CLIP's `encode_text`, up to the longest text's end instead of all 77 tokens.
-
-    A text's feature is read at its end and depends on nothing behind it.
-    """
+    """Do as CLIP's `encode_text`, up to the longest text's end instead of all 77 tokens."""
+    # A text's feature is read at its end and depends on nothing behind it.
     ends = ids.argmax(-1)  # the end token has the highest id
     length = int(ends.max()) + 1
     # Causal: tokens behind the end, all padding, change nothing before it.

@@ -1,8 +1,7 @@
-"""Trained encoders: observations to features.
+"""Trained encoders: observations to features, chosen by the kinds of an observation."""
 
-An encoder is chosen by the kinds of an observation. While a rollout is collected its weights stay
-and images repeat, so the features of images are cached until it learns.
-"""
+# While a rollout is collected the weights stay and images repeat, so the features of images are
+# cached until it learns.
 
 import hashlib
 import math
@@ -119,11 +118,9 @@ def build_image_encoder(
     channels: tuple[int, int] = SMALL,
     cache_mb: float = 0,
 ) -> ImageEncoder:
-    """Return the encoder of images that is published with "HELM", "Memory-RL" or "ELLM".
-
-    Those of all agents and of curiosity come from here: another one that a setting chooses is
-    added here, and reaches all of them or is refused.
-    """
+    """Return the encoder of images that is published with "HELM", "Memory-RL" or "ELLM"."""
+    # Those of all agents and of curiosity come from here: another one that a setting chooses is
+    # added here, and reaches all of them or is refused.
     if published == "ELLM":
         return FrameBranch(image_shape, n_features)
     if published == "Memory-RL" and min(image_shape[1:]) in TILES:
@@ -232,10 +229,7 @@ class SmallImpalaCNN(ImageEncoder):
         return F.relu(self.linear(self.convolutions(images)))
 
     def _of_windows(self, windows: Tensor, window_of: Tensor) -> Tensor:
-        """Return the features of U images from their different windows.  [U, F]
-
-        `windows` are [Q, C, field, field] uint8; `window_of` [U, rows, columns] are their places.
-        """
+        """Return features [U, F] of images from their Q windows; `window_of` [U, rows, columns]."""
         first, second = (cast(nn.Conv2d, self.convolutions[number]) for number in (0, 2))
         looks = to_float01(windows).contiguous(memory_format=torch.channels_last)
         maps = F.relu(first(looks))

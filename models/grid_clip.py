@@ -192,10 +192,7 @@ class ContrastiveLoss:
 
 
 def word_shares(caption: str) -> dict[str, float]:
-    """Return the words of a caption's phrases, with shares that sum to 1.
-
-    Between "and"s, the last word is the noun and counts more than its adjectives.
-    """
+    """Return the words of a caption's phrases, with shares that sum to 1; nouns count more."""
     shares: dict[str, float] = {}
     for phrase in caption.split(" and "):
         *adjectives, noun = [word for word in phrase.split() if word not in ARTICLES]

@@ -613,10 +613,8 @@ def observed_by_encoder(
 
 
 def attention_by_step(attention: Tensor) -> Tensor:
-    """Return attention between tokens [L, N, H, K, M+K] as that to steps of K, [N, L, H, S].
-
-    The K tokens of the present step count alike; the oldest step is the first.
-    """
+    """Return attention between tokens [L, N, H, K, M+K] as that to steps [N, L, H, S]."""
+    # The oldest step is the first. The K tokens of the present step count alike.
     n_new = attention.shape[3]
     looked_at = attention.mean(3)  # [L, N, H, M+K]
     # The oldest step may have lost a part of its tokens already.

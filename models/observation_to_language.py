@@ -126,10 +126,8 @@ class FrozenHopfield(ImageToLanguage):
         return similarities.mul_(self.beta).softmax(-1)
 
     def looked_into(self, seen: Tensor, read: TokensRead) -> TokensRead:
-        """Add the nearest token, its cosine and the weights' entropy.
-
-        The token read tends to the nearest as beta goes to infinity.
-        """
+        """Add the nearest token, its cosine and the weights' entropy."""
+        # The token read tends to the nearest as beta goes to infinity.
         if read.words is not None:  # a subclass reads single words
             return read
         similarities = self.similarities(self.prepared(seen))
@@ -176,10 +174,7 @@ EPSILON = 1e-8  # added to the deviation that a feature is divided by, as in the
 
 
 class RunningStandardization(RunningMoments):
-    """Standardises features by the mean and deviation of every row seen so far.
-
-    The statistics are part of the state; before the first row they are 0 and 1.
-    """
+    """Standardises features by mean and deviation of all rows seen so far; at first 0 and 1."""
 
     @property
     def deviation(self) -> Tensor:

@@ -229,10 +229,8 @@ class VectorNormalizer(RunningMoments):
         self.scale.copy_(scale.where(self.is_of_box, 1))
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return vectors [..., F] normalised, float32.
-
-        In double precision: of 100000 and 100001 it is the difference that counts.
-        """
+        """Return vectors [..., F] normalised, float32."""
+        # In double precision: of 100000 and 100001 it is the difference that counts.
         return ((vectors - self.centre) * self.scale).clamp(-CLIP, CLIP).float()
 
 
@@ -371,11 +369,7 @@ HASH_BYTES = 8
 
 
 class SentenceTable:
-    """The different sentences of a run, each under a number.
-
-    A number follows from its sentence alone: no other environment, evaluation or earlier part of
-    the run can change it.
-    """
+    """The different sentences of a run, each under a number that follows from it alone."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}

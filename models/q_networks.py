@@ -227,10 +227,7 @@ class RecurrentTorso(Torso):
 
 
 class FrozenLMTorso(Torso):
-    """The hidden state of a frozen language model beside the embeddings of the present.
-
-    Replay stores the hidden state, which no update makes stale.
-    """
+    """A frozen language model's hidden state, kept in replay, beside embeddings of the present."""
 
     def __init__(self, embedder: InputEmbedder, language: LanguageMemory) -> None:
         super().__init__(embedder)

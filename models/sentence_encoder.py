@@ -90,11 +90,9 @@ class SentenceSums(SentenceFeatures):
 
 
 def with_orthogonal_layers(encoder: SentenceEncoder) -> SentenceEncoder:
-    """Return a copy with random linear layers: orthogonal weights, biases 0, always the same.
-
-    Embeddings and LayerNorms stay. The code of Du et al. (2023) does this to its pretrained
-    encoder, since it initialises the whole agent at once.
-    """
+    """Return a copy with random orthogonal linear layers, biases 0, always the same ones."""
+    # The code of Du et al. (2023) does this to its pretrained encoder, since it initialises the
+    # whole agent at once. Embeddings and LayerNorms stay.
     spoiled = copy.deepcopy(encoder)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad(), one_thread():
@@ -114,10 +112,7 @@ def with_orthogonal_layers(encoder: SentenceEncoder) -> SentenceEncoder:
 def load_sentence_encoder(
     name_or_folder: str, setting_name: str = "sentence_encoder"
 ) -> SentenceEncoder:
-    """Return a published BERT with its tokenizer.json, on the CPU.
-
-    UserError names the setting `setting_name` where there is none.
-    """
+    """Return a published BERT with its tokenizer.json, on the CPU; UserError if there is none."""
 
     def load() -> SentenceEncoder:
         encoder = SentenceEncoder(find_model(name_or_folder))

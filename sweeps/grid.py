@@ -173,10 +173,8 @@ def make_grid(
 
 
 def _without_unread(points: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Leave out, of each point, the lists' settings that only other agents of the grid read.
-
-    Points that are then the same are one. A setting that none reads stays, to be refused.
-    """
+    """Leave out, of each point, the lists' settings that only other agents of the grid read."""
+    # Points that are then the same are one. A setting that none reads stays, to be refused.
     reads, chosen_by = list[set[str]](), list[dict[str, Any]]()
     choices: dict[str, str] = {}  # setting -> the one that chooses who reads it
     for _, source, *overrides in points:
@@ -222,10 +220,9 @@ def check_runs(
 
 
 def draw(runs: Sequence[SweepRun], picture: Path) -> None:
-    """Draw the curves of runs as plot.py does; those apart by a swept setting are not averaged.
-
-    Nor are those apart by the user's code. Environments of other settings have panels of their own.
-    """
+    """Draw the curves of runs as plot.py does; those apart by a swept setting are not averaged."""
+    # Nor are those apart by the user's code. Environments of other settings have panels of their
+    # own.
     panels, first = dict[str, None](), dict[str, Config]()
     code: dict[str, set[object]] = {}
     for run in runs:

@@ -241,11 +241,9 @@ def run_jobs(
 
 @contextmanager
 def reserved(folders: Iterable[Path]) -> Iterator[None]:
-    """Keep other sweeps from training the same runs; a killed sweep keeps nothing.
-
-    Each run is one byte of one file, locked at a place that its name decides: thousands of lock
-    files would need as many open files.
-    """
+    """Keep other sweeps from training the same runs; a killed sweep keeps nothing."""
+    # Each run is one byte of one file, locked at a place that its name decides: thousands of lock
+    # files would need as many open files.
     JOBS_DIR.mkdir(parents=True, exist_ok=True)
     with open(JOBS_DIR / ".lock", "a", opener=open_without_waiting) as file:
         for folder in folders:
@@ -280,10 +278,7 @@ def check_address(address: str | None) -> None:
 
 @contextmanager
 def ray_pool(address: str | None, cpus: int, gpus: float, trust: bool = False) -> Iterator[RayPool]:
-    """Start Ray on this machine, or connect to a cluster; leave it in the end.
-
-    Raises UserError without a cluster at the address, or a machine with enough cores and GPUs.
-    """
+    """Start Ray here or connect to a cluster, and leave it; UserError without cluster or room."""
     os.environ.update(ENVIRONMENT)
     import ray
 

@@ -124,11 +124,7 @@ def distribution(given: Override) -> Distribution:
 
 
 def open_study(folder: Path, pruner: str, described: str) -> optuna.Study:
-    """Return the study in a folder, which goes on if it has begun.
-
-    Raises:
-        UserError: the journal cannot be read, or is that of another search.
-    """
+    """Return the study in a folder, perhaps begun; UserError if unreadable or another search's."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     path = str(folder / JOURNAL)
     try:  # this lock holds on disks that machines share, too

@@ -79,10 +79,9 @@ def _check_captions() -> None:
 
 @contextmanager
 def open_env(config: Config, seed: int, drawn: bool = False) -> Iterator[Environments]:
-    """Open the environments of the settings, with their goals, and close them in the end.
+    """Open the environments of the settings, with goals, and close them; a user's own stay open.
 
-    A vector of environments that is given by the user is not closed. `drawn` prefers environments
-    that can be drawn whole to faster ones.
+    `drawn` prefers environments that can be drawn whole to faster ones.
     """
     with ExitStack() as stack:
         env = make_vector_env(config, seed, drawn)

@@ -33,12 +33,7 @@ class Callback:
 
 
 class Callbacks:
-    """Those of a run, in order; of options with one name the last one's count.
-
-    Attributes:
-        names: Their classes.
-        choose_episodes: Whether one of them has a `before_episode` of its own.
-    """
+    """Those of a run, in order; of options with one name the last one's count."""
 
     def __init__(self, given: Iterable[Callback] = ()) -> None:
         self._all = list(given)

@@ -151,11 +151,7 @@ class Checkpoints:
             save_checkpoint(self.folder / BEST, state())
 
     def after_update(self, env_steps: int, is_last: bool, state: Callable[[], State]) -> None:
-        """Write the last checkpoint when it is due or asked for.
-
-        Raises:
-            Interrupted: a signal has asked to end the run.
-        """
+        """Write the last checkpoint when it is due or asked for; Interrupted after a signal."""
         is_time = time.perf_counter() - self.last_saved >= 60 * self.config.checkpoint_minutes
         # Clocks and signals differ between ranks: all write, or none.
         wants = is_last or is_time or self.interruption.save, self.interruption.stop or 0
@@ -220,10 +216,7 @@ def own_checkpoint(
 
 
 def save_checkpoint(path: Path, state: State, previous: Path | None = None) -> None:
-    """Write tensors, numbers and text; where the writing is interrupted, the earlier file stays.
-
-    The earlier checkpoint is kept as `previous`, or replaced if that is None.
-    """
+    """Write tensors, numbers and text whole; the earlier file is kept as `previous`, if given."""
     with atomic_write(path, previous) as file:
         # The header comes first but is known last: the digest is that of the rest.
         file.write(UNWRITTEN)
@@ -235,10 +228,7 @@ def save_checkpoint(path: Path, state: State, previous: Path | None = None) -> N
 
 
 def find_checkpoint(path: Path, option: str = "--ckpt-path") -> Path:
-    """Return the checkpoint a user means by a file, or by a run folder: its best, else its last.
-
-    `option` is the path's name in error messages.
-    """
+    """Return the checkpoint that `option` names: a file, or a run folder's best, else its last."""
     if os.path.isfile(path):
         return path
     if not os.path.exists(path):
@@ -398,11 +388,7 @@ def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
 
 
 def load_checkpoint(path: Path) -> State:
-    """Load a checkpoint onto the CPU.
-
-    Raises:
-        UserError: the file is not a checkpoint of this program, or it is damaged.
-    """
+    """Load a checkpoint onto the CPU; UserError if it is damaged or not of this program."""
     try:
         state = _read_published(path) if path.suffix == Path(PUBLISHED).suffix else _read(path)
     except UserError:

@@ -168,12 +168,9 @@ class Collector:
         return state
 
     def load_state_dict(self, state: State, seed: int) -> tuple[AgentInput, Memory | None]:
-        """Restore a saved state, before the agent's own; episodes have begun.
+        """Restore a saved state, before the agent's own; return its next input and its memory.
 
-        Where the saved episodes cannot go on, new ones begin with a seed.
-
-        Returns:
-            The agent's next input, and its memory; None where new episodes begin.
+        Where the saved episodes cannot go on, new ones begin with a seed: the memory is None.
         """
         self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
         for saved in state["episodes"]:

@@ -1,7 +1,4 @@
-"""Playing whole episodes without learning: for eval.py, and now and then while a run trains.
-
-The texts that environments put into `info` at each step are kept with the episode.
-"""
+"""Playing whole episodes without learning: for eval.py, and now and then while a run trains."""
 
 import io
 import math
@@ -165,10 +162,7 @@ def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
 
 
 def recorded_input(agent: Agent, steps: Mapping[str, np.ndarray]) -> AgentInput:
-    """Return an agent's inputs at the T steps of a recording, as those of T environments.
-
-    With the tokens it read there, where these were recorded.
-    """
+    """Return an agent's inputs at a recording's T steps, as of T environments, with tokens read."""
     kinds, n_steps = {}, len(steps["actions"])
     for name in {"observations", "vectors"} & steps.keys():
         seen = torch.from_numpy(steps[name]).to(agent.device)
@@ -305,11 +299,7 @@ def preserve_rng_and_mode(agent: Agent) -> Iterator[None]:
 def played_config(
     checkpoint: Mapping[str, Any], path: Path, trust: bool, overrides: Sequence[str] = ()
 ) -> Config:
-    """Return the settings of a checkpoint as its agent is played, with KEY=VALUE overrides.
-
-    Raises:
-        UserError: settings are wrong, or name code or places outside and are not trusted.
-    """
+    """Return a checkpoint's settings with overrides; UserError if wrong, or not trusted."""
     stored = stored_config(checkpoint["config"], str(path), path.parent, trust)
     changes = dict(text.split("=", 1) for text in overrides if "=" in text)
     places, goals = read_settings(stored).intersection(outside_settings()), set(OF_EVALUATION)

@@ -54,10 +54,9 @@ class EpisodeSpan(NamedTuple):
 
 
 class Episodes(list[EpisodeSpan]):
-    """Whole episodes, the oldest first, and the samples of n steps that can start in them.
+    """Whole episodes, the oldest first, and the samples of n steps that can start in them."""
 
-    No sample starts where fewer than n steps follow, unless the episode is shorter.
-    """
+    # No sample starts where fewer than n steps follow, unless the episode is shorter.
 
     def __init__(self, n_step: int) -> None:
         super().__init__()
@@ -180,11 +179,7 @@ class FrameLog:
         return files
 
     def load(self, state: State, files: SavedFiles) -> None:
-        """Restore a state from `save`; its files have been compared with their checksums.
-
-        Raises:
-            ValueError: it is no such state.
-        """
+        """Restore a state from `save`, its files compared with their checksums; else ValueError."""
         check_like(state, {"first": 0, "n_written": 0}, "replay.logs")
         if not 0 <= state["first"] <= state["n_written"]:
             raise ValueError("replay: a log that ends before it begins")
@@ -208,12 +203,7 @@ class FrameLog:
 
 
 class FrameReplay:
-    """Rows of N environments in a folder, drawn with stacks of S frames.
-
-    Attributes:
-        episodes: Whole ones, the oldest first.
-        n_rows: Those of these episodes.
-    """
+    """Rows of N environments in a folder, drawn as stacks of S frames from whole `episodes`."""
 
     def __init__(
         self,

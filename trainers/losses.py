@@ -72,10 +72,7 @@ def clipped_policy_loss(
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float | None
 ) -> Tensor:
-    """Return the mean squared error of values [B] against returns [B].
-
-    With a clip range the prediction may move at most that far from its old value.
-    """
+    """Return the mean squared error of values [B] to returns [B], clipped around the old values."""
     if clip_range is not None:
         values = old_values + (values - old_values).clamp(-clip_range, clip_range)
     return F.mse_loss(values, returns)

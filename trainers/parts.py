@@ -1,8 +1,6 @@
-"""The parts of a run, by name: importing this file lets the programs read settings.
+"""The parts of a run by name; help and wrong settings are told without loading PyTorch."""
 
-It brings no PyTorch, so that help and a wrong setting are told at once. This file and
-trainers/build.py alone know environments, agents and rewards by name.
-"""
+# This file and trainers/build.py alone know environments, agents and rewards by name.
 
 from typing import Any
 

@@ -147,9 +147,7 @@ class PPO(Learner):
         )
 
     def update(self, progress: float, permutations: Tensor | None = None) -> dict[str, float]:
-        """Pass n_epochs times over the rollout and return the metrics.
-
-        They are means over all minibatches; adv_mean and adv_std are the last minibatch's.
+        """Pass n_epochs times over the rollout; return metrics, means over all minibatches.
 
         Args:
             progress: Share of the run that is over, for the schedules.

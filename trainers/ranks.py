@@ -32,11 +32,9 @@ WHOLE = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
 @contextmanager
 def joined_ranks() -> Iterator["Ranks"]:
-    """Join the ranks that torchrun has started with this process; without torchrun be alone.
-
-    Tensors on a CPU travel by gloo, those on GPUs by NCCL; a rank's GPU is the one with its number
-    on the machine. The first rank tells an error that ends all alike, a mistake once a machine.
-    """
+    """Join the ranks that torchrun has started with this process; without torchrun be alone."""
+    # Tensors on a CPU travel by gloo, those on GPUs by NCCL; a rank's GPU is the one with its
+    # number on the machine. The first rank tells an error that ends all alike, once a machine.
     if "WORLD_SIZE" not in os.environ:
         yield Ranks()
         return

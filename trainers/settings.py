@@ -1,8 +1,7 @@
-"""The settings of learners, their replays, checkpoints and evaluations.
+"""The settings of learners, their replays, checkpoints and evaluations."""
 
-They stand here, not beside the code that reads them: a program shows its help and refuses a wrong
-setting without waiting for PyTorch. `grep -rn n_epochs --include=*.py` finds where one is read.
-"""
+# Apart from the code that reads them: a program shows its help and refuses a wrong setting without
+# waiting for PyTorch.
 
 from dataclasses import dataclass
 

@@ -55,11 +55,7 @@ class ActorCriticLearner(OffPolicyLearner):
 
 
 class TwinCriticLearner(ActorCriticLearner):
-    """Trains a policy of continuous actions and two critics of features and actions.
-
-    Attributes:
-        target: A copy of the agent that follows it.
-    """
+    """Trains a policy and two critics of features and actions; `target` is a copy that follows."""
 
     logged: ClassVar[tuple[str, ...]] = (
         *CRITICS,

@@ -1,7 +1,4 @@
-"""The loop of every run: step the environments, learn, log, save.
-
-It depends on the Learner interface only.
-"""
+"""The loop of every run, for any `Learner`: step the environments, learn, log, save."""
 
 import io
 import math

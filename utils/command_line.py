@@ -111,11 +111,9 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
 
 
 def exit_process(status: int) -> NoReturn:
-    """End the process; at once where torchrun started it, when all is written and closed.
-
-    The threads of PyTorch's process groups now and then abort a process that has done its work,
-    while the interpreter is being taken down.
-    """
+    """End the process; at once where torchrun started it, when all is written and closed."""
+    # The threads of PyTorch's process groups now and then abort a process that has done its work,
+    # while the interpreter is being taken down.
     if "WORLD_SIZE" not in os.environ:
         sys.exit(status)
     sys.stdout.flush()

@@ -1,8 +1,7 @@
-"""Work on a GPU as CUDA graphs: all its kernels are sent at once, with recorded shapes and places.
+"""Work on a GPU as CUDA graphs: all kernels are sent at once, with recorded shapes."""
 
-The host does not take part in a replay: it may look at no number, and whatever else Python does in
-the work is done while it is recorded alone.
-"""
+# The host does not take part in a replay: it may look at no number, and whatever else Python does
+# in the work is done while it is recorded alone.
 
 import sys
 from collections.abc import Callable, Iterable, Sequence

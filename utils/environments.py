@@ -18,8 +18,7 @@ State = dict[str, Any]
 class Environments(VectorEnv):
     """N environments that a run is trained in; each method has a default.
 
-    Attributes:
-        has_success: Whether episodes succeed or fail: info has "success" [N] where one ended.
+    With `has_success` episodes succeed or fail: info has "success" [N] where one ended.
     """
 
     has_success: bool = False
@@ -57,10 +56,9 @@ class Environments(VectorEnv):
 
 
 class Wrapped(VectorWrapper, Environments):
-    """A wrapper that hands on all of this; a subclass overrides its own part.
+    """A wrapper that hands on all of this; a subclass overrides its own part."""
 
-    A vector environment that is none of `Environments` has their defaults.
-    """
+    # A vector environment that is none of `Environments` has their defaults.
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)

@@ -97,10 +97,8 @@ class Interrupted(Exception):
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error's kind and message, and the last line of its author's.
-
-    That is one outside of installed packages and of our own wrappers of environments, if any.
-    """
+    """Return an error's kind and message, and the last line of its author's."""
+    # That is one outside of installed packages and of our own wrappers, if any.
     try:
         message = " ".join(str(error).split())[:LONGEST_MESSAGE]
     except Exception:  # whatever its author did

@@ -1,8 +1,4 @@
-"""Files written whole or not at all, checked, by one process at a time, read without waiting.
-
-Files of `torch.save` are read as data only, never as code. And folders: their names, and whether
-one can be written into, asked before long work.
-"""
+"""Files written whole or not at all, checked, by one process at a time, never run as code."""
 
 import errno
 import fcntl
@@ -193,11 +189,9 @@ def checksum(path: Path, n_bytes: int) -> "hashlib._Hash":
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Keep other processes from working on a file, waiting first while another one does.
-
-    A lock file stands beside it meanwhile, which locks nothing after a kill. The file itself need
-    not exist yet.
-    """
+    """Keep other processes from working on a file, waiting first while another one does."""
+    # A lock file stands beside it meanwhile, which locks nothing after a kill. The file itself need
+    # not exist yet.
     lock = path.with_name(path.name + ".lock")
     while True:
         with lock.open("ab") as file:

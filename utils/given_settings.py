@@ -136,10 +136,8 @@ def load_config(
 
 
 def config_from_dict(values: object, source: str) -> Config:
-    """Return the settings stored in a checkpoint or a run folder; those that came later may lack.
-
-    An agent of the user's own is imported: utils/run_folder.py decides first whether it may be.
-    """
+    """Return the settings stored in a checkpoint or a run folder; later ones may lack."""
+    # An agent of the user's own is imported: utils/run_folder.py decides first whether it may be.
     if not isinstance(values, dict):
         raise UserError(f"{source}: settings are a JSON object, not {as_json(values)}")
     missing = [name for name in NAMED_BY_ALL if name not in values]
@@ -312,11 +310,9 @@ def _unread(given: Iterable[Override], *chosen: Values) -> list[str]:
 
 
 def _unread_of_file(given: Sequence[Override], values: Values) -> list[str]:
-    """Return a line for every setting of a file that neither its own parts nor the chosen read.
-
-    A whole file, as a run's is, also has settings its model does not read. It is known by naming
-    all that every run has.
-    """
+    """Return a line for every setting of a file that neither its own parts nor the chosen read."""
+    # A whole file, as a run's is, also has settings its model does not read. It is known by naming
+    # all that every run has.
     in_file = _values(given)
     if not in_file or {field.name for field in dataclasses.fields(Config)} <= in_file.keys():
         return []

@@ -73,11 +73,10 @@ Media = Mapping[str, EncodedImage | str]  # pictures and Markdown by name
 
 
 class TensorBoardLogger:
-    """Writes an event file into the run folder, beside those of earlier parts of the run.
+    """Writes an event file into the run folder, beside those of earlier parts of the run."""
 
-    Differs from SummaryWriter in that every record is written at once, not in a thread with its own
-    tracebacks: a full disk is an error where it happens, and nothing is lost in a crash.
-    """
+    # Unlike SummaryWriter, every record is written at once, not in a thread with its own
+    # tracebacks: a full disk is an error where it happens, and nothing is lost in a crash.
 
     def __init__(self, folder: Path, config: Config, env_steps: int) -> None:
         from torch.utils.tensorboard.summary import hparams
@@ -129,10 +128,9 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Sends a run to Weights & Biases; WANDB_MODE=offline keeps it in the run folder.
+    """Sends a run to Weights & Biases; WANDB_MODE=offline keeps it in the run folder."""
 
-    A resumed run goes on there, too: rows of steps it has already had are left out by the package.
-    """
+    # A resumed run goes on there, too: the package leaves out rows of steps it has already had.
 
     def __init__(self, folder: Path, config: LoggerSettings) -> None:
         import wandb
@@ -278,11 +276,7 @@ def last_step(folder: Path) -> int:
 
 
 def are_as_saved(folder: Path, saved: Values) -> bool:
-    """Return whether metrics.csv begins as it was when `MetricsWriter.sync` described it.
-
-    Raises:
-        UserError: something else than a file stands there.
-    """
+    """Return whether metrics.csv begins as `MetricsWriter.sync` told; UserError if no file."""
     path = folder / FILE
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: not a file. Remove it, or restore the run's")
@@ -295,11 +289,9 @@ def are_as_saved(folder: Path, saved: Values) -> bool:
 
 
 def _take_up(path: Path, env_steps: int, saved: Values) -> list[str]:
-    """Cut a CSV file behind its saved part and return its columns.
-
-    Where that part has changed, a line says so, the file is copied beside itself, and readable rows
-    stay.
-    """
+    """Cut a CSV file behind its saved part and return its columns."""
+    # Where that part has changed, a line says so, the file is copied beside itself, and readable
+    # rows stay.
     as_saved = are_as_saved(path.parent, saved)
     content = _content(path) if path.exists() else b""
     cut = content[: saved["n_bytes"]]

@@ -453,10 +453,8 @@ def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
 
 
 def enlist(config: Config, description: Values, came: Collection[str] = ()) -> dict[str, bool]:
-    """Write into the user's list where a run leads; one that leads nowhere needs no place there.
-
-    Returns an entry for run.json where that cannot be done.
-    """
+    """Add the run's outside places to the user's list; return an entry for run.json if it fails."""
+    # A run that leads nowhere outside needs no place in the list.
     values = config.as_dict()
     leads_to = _leads_to(values, description)
     is_read = not read_settings(config).isdisjoint(leads_to["outside"])
@@ -532,10 +530,9 @@ def check_outside(
 
 
 def _admit(setting: str, module: str, source: str, own: Values | None, trust: bool) -> None:
-    """Let Python find a module that a stored run names, or raise UserError.
-
-    It is never the standard library's, nor a package's own program: importing those may start one.
-    """
+    """Let Python find a module that a stored run names, or raise UserError."""
+    # It is never the standard library's, nor a package's own program: importing those may start
+    # one.
     facts = (own or {}).get(module)
     place = Path(facts["folder"]) if facts else None
     if is_never_named(module):

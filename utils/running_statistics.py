@@ -33,11 +33,9 @@ class Moments(NamedTuple):
 
 
 class RunningMeanVariance:
-    """Mean and population variance of all values seen so far, as float64.
+    """Mean and population variance of all values so far, float64; before the first one 0 and 1."""
 
-    Before the first value the variance is 1, with the weight of a ten-thousandth of a value, which
-    is included in `count`.
-    """
+    # The variance 1 has the weight of a ten-thousandth of a value, which is included in `count`.
 
     def __init__(self) -> None:
         self.mean = 0.0

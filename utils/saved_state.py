@@ -1,7 +1,6 @@
-"""Whether a saved state fits the run that is to load it, asked before it does.
+"""Whether a saved state fits the run that is to load it, asked before it does."""
 
-A checkpoint's checksum proves that it is unchanged, not its origin.
-"""
+# A checkpoint's checksum proves that it is unchanged, not its origin.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -67,11 +66,9 @@ def _check_tensor(saved: Any, here: Tensor, name: str) -> None:
 
 @torch.no_grad()
 def with_moments(optimizer: AnyOptimizer) -> AnyOptimizer:
-    """Return a new optimiser that has the zeros it would make at its first step.
-
-    So a saved state can be compared with it: a fused optimiser reads and writes beyond a state of
-    another size than its parameter. All else of an optimiser follows from the settings.
-    """
+    """Return a new optimiser that has the zeros it would make at its first step."""
+    # So a saved state can be compared with it: a fused optimiser reads and writes beyond a state of
+    # another size than its parameter. All else of an optimiser follows from the settings.
     # A step of zero gradients makes them, whatever the optimiser calls them; then both are undone.
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     before = [parameter.clone() for parameter in parameters]

@@ -203,11 +203,7 @@ class Declaration(NamedTuple):
 
 
 def declared(parts: Iterable[type[Part]]) -> dict[str, Declaration]:
-    """Return every setting of some parts and of those they build on, by its name.
-
-    Raises:
-        TypeError: a setting of several parts is not declared alike in all.
-    """
+    """Return all settings of parts and their bases, by name; TypeError if declared differently."""
     found: dict[str, Declaration] = {}
     owners: dict[str, type] = {}
     bases = dict.fromkeys(base for part in parts for base in part.__mro__)
@@ -229,10 +225,8 @@ def declared(parts: Iterable[type[Part]]) -> dict[str, Declaration]:
 
 
 def from_text(declaration: Declaration | None, text: str) -> Any:
-    """Return the JSON value a command-line text stands for; fields of text alone take it as it is.
-
-    Only null is null where a text may be missing; a file of that name is ./null.
-    """
+    """Return the JSON value a command-line text stands for; fields of text take it as it is."""
+    # Only null is null where a text may be missing; a file of that name is ./null.
     if declaration is None or (str in declaration.kinds and bool not in declaration.kinds):
         may_be_missing = declaration is not None and type(None) in declaration.kinds
         return None if text == "null" and may_be_missing else text
@@ -354,10 +348,7 @@ class Registry:
 
 
 class OwnRegistry(Registry):
-    """A registry that knows classes of the user's own, too, as module:Class.
-
-    They derive from the class `base`, in the same notation.
-    """
+    """A registry that also knows a user's classes as module:Class, derived from `base`."""
 
     base: ClassVar[str]
 
@@ -578,10 +569,8 @@ _declared = functools.cache(declared)
 
 
 def _leads_outside(safe: tuple[object, ...], value: object) -> bool:
-    """Return whether a value is not safe; of a dictionary, whether a text in it may be a place.
-
-    A text with a colon may name a module, or be an address.
-    """
+    """Return whether a value is not safe; of a dictionary, whether a text in it may be a place."""
+    # A text with a colon may name a module, or be an address.
     if not isinstance(value, dict):
         return value not in safe
     parts: list[object] = [value]

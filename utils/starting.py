@@ -37,19 +37,16 @@ def is_started(main_file: str | None) -> bool:
 
 
 def let_waiting_threads_sleep() -> None:
-    """Let threads that wait for others sleep, unless the user has set OpenMP's policy.
-
-    By default they spin, which beside other work takes the core that the awaited thread needs.
-    """
+    """Let threads that wait for others sleep, unless the user has set OpenMP's policy."""
+    # By default they spin, which beside other work takes the core that the awaited thread needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def number_of_threads(given: int | None) -> int:
-    """Return the threads of a run: the given number, or OMP_NUM_THREADS, or one.
-
-    One, as the networks of the memory tasks are small: a small operation waits for the slowest of
-    its threads, and where cores are shared with other work it can take ten times as long with two.
-    """
+    """Return the threads of a run: the given number, or OMP_NUM_THREADS, or one."""
+    # One, as the networks of the memory tasks are small: a small operation waits for the slowest of
+    # its threads, and where cores are shared with other work it can take ten times as long with
+    # two.
     number = os.environ.get("OMP_NUM_THREADS", "")
     return given or (int(number) if number.isdecimal() else 0) or 1
 

@@ -94,10 +94,8 @@ def telling(config: object) -> Iterator[None]:
 
 
 def refuse_unguarded_script() -> None:
-    """Raise UserError where a process of its own would run the line that is running again.
-
-    Such a process imports the program's script, all but what stands under a test of __name__.
-    """
+    """Raise UserError where a process of its own would run the line that is running again."""
+    # Such a process imports the program's script, all but what stands under a test of __name__.
     script = vars(sys.modules["__main__"])
     file, spec = script.get("__file__"), script.get("__spec__")
     # Not imported are a notebook, `python -c` and the __main__.py of a package.
@@ -138,10 +136,8 @@ def is_never_named(module: str) -> bool:
 
 
 def is_environment_package(module: str) -> bool:
-    """Return whether a module is an installed package that registers environments.
-
-    It requires Gymnasium, and Python finds it in its place of installation, not in another folder.
-    """
+    """Return whether a module is an installed package that registers environments."""
+    # It requires Gymnasium, and Python finds it in its place of installation, not elsewhere.
     for name in packages_distributions().get(module, ()):
         package, place = distribution(name), module_folder(module)
         requires = [text.casefold() for text in package.requires or ()]

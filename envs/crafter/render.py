@@ -240,11 +240,9 @@ class Resizing(NamedTuple):
 
 @functools.cache
 def resizing(source: int, target: int) -> tuple[Resizing, Resizing]:
-    """Return how OpenCV resizes lines of uint8 pixels, then columns.
-
-    Both do the same to pixels at the edges, but for the rounding: a line takes one with all the
-    weight, a column mixes it with itself.
-    """
+    """Return how OpenCV resizes lines of uint8 pixels, then columns."""
+    # Both do the same to pixels at the edges, but for the rounding: a line takes one with all the
+    # weight, a column mixes it with itself.
     places = ((np.arange(target) + 0.5) * (source / target) - 0.5).astype(np.float32)
     firsts = np.floor(places)
     shares = places - firsts

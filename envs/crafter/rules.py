@@ -334,10 +334,8 @@ def _make(world: World, number: int, rules: Rules) -> bool:
 
 @compiled
 def _is_near(world: World, material: int) -> bool:
-    """Return whether a material is on one of the nine cells around the player.
-
-    At the left and the upper edge of the map nothing is: Crafter's slice begins at -1 there.
-    """
+    """Return whether a material is on one of the nine cells around the player."""
+    # At the left and the upper edge of the map nothing is: Crafter's slice begins at -1 there.
     x, y = world.x[0], world.y[0]
     if x == 0 or y == 0:
         return False

@@ -1,7 +1,4 @@
-"""A small network that classifies each tile of a picture of Crafter.
-
-It is trained on the spot from played frames and knows no other game's tiles.
-"""
+"""A small network that reads the tiles of pictures of Crafter, trained from played frames."""
 
 import hashlib
 from pathlib import Path
@@ -39,10 +36,7 @@ class TileNetwork(nn.Module):
 
 
 class TileReader:
-    """A trained, frozen network that gives the probabilities of each tile's kinds.
-
-    `about` is saved beside its weights, such as its accuracy.
-    """
+    """A frozen network for the kinds of tiles; `about`, such as accuracy, is saved with it."""
 
     def __init__(self, network: TileNetwork, about: State | None = None) -> None:
         self.network = network.requires_grad_(False).eval()

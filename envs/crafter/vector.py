@@ -82,10 +82,7 @@ class CrafterVectorEnv(NumpyVectorEnv):
         return rewards.astype(np.float32), terminated, truncated
 
     def pay(self) -> np.ndarray:
-        """Return the rewards of the step just taken.  [N]
-
-        A tenth of the health won or lost, and one where anything has been unlocked.
-        """
+        """Return rewards [N]: a tenth of health won or lost, and 1 where anything was unlocked."""
         health = self.worlds["inventory"][:, HEALTH]
         rewards = (health - self.worlds["paid_health"]) / 10 + self._news.any(1)
         self.worlds["paid_health"] = health

@@ -337,10 +337,8 @@ def _fill(world: World, tables: Tables) -> None:
 
 @compiled
 def _noise(tables: Tables, x: float, y: float, z: float, size: float) -> float:
-    """Return the noise of one size at a cell, in layer z.
-
-    All are written as floats: numba would compile it anew for every other whole number.
-    """
+    """Return the noise of one size at a cell, in layer z."""
+    # All are written as floats: numba would compile it anew for every other whole number.
     return noise3(x / size, y / size, z, tables[0], tables[1])
 
 

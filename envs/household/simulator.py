@@ -268,10 +268,8 @@ def _check_installed(config: SimulatorSettings) -> None:
 
 
 def _opened(config: SimulatorSettings) -> tuple[Any, list[str]]:
-    """Return the task in its simulator, and the names of its actions by number.
-
-    The working folder must be Housekeep's.
-    """
+    """Return the task in its simulator, and the names of its actions by number."""
+    # The working folder must be Housekeep's.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     for module in REGISTERING:

@@ -182,22 +182,15 @@ class LanguageModel(nn.Module):
 
     @abstractmethod
     def read(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Tensor:
-        """Return the last hidden states [N, K, D] and write the K tokens into the windows.
+        """Return the last hidden states [N, K, D] of tokens [N, K, D], written into the windows.
 
-        The hidden state of a memory is the last of these, defined here alone.
-
-        Args:
-            tokens: Token vectors.  [N, K, D]
-            ages: Tokens before these in each running episode.  [N]
-            windows: One for each layer.
+        The hidden state of a memory is the last of these, defined here alone. `ages` [N] are the
+        tokens before these in each running episode; every layer has a window.
         """
 
     @abstractmethod
     def _look(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Iterable[Tensor]:
-        """Return every layer's attention, the latest tokens in the last columns.
-
-        L times [N, H, K, columns]
-        """
+        """Return every layer's attention, latest tokens last: L times [N, H, K, columns]."""
 
     @abstractmethod
     def _states(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Iterable[Tensor]:

@@ -200,8 +200,7 @@ class HubModel(ModelFiles):
 class GgufModel(ModelFiles):
     """A model in a GGUF file, written once into a cache in the published layout.
 
-    Weights of few bits become float32, the numbers that llama.cpp would compute with. This takes
-    ten seconds or more; the result is mapped in no time, by all processes alike.
+    Weights of few bits become float32, the numbers that llama.cpp would compute with.
     """
 
     def __init__(self, name: str, path: Path, sha256: str | None = None) -> None:

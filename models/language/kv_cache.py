@@ -109,13 +109,10 @@ class Foreseen(NamedTuple):
 class KVCache(Memory):
     """The tokens that a language model has read of N running episodes.
 
-    A ring of slots per layer, written at one position shared by all environments.
-
-    Each environment has the number of tokens of its episode, its age: older slots belong to ended
-    episodes. So nothing is cleared and nothing is moved; a step reads no slot older than the oldest
-    running episode. Besides the past there is room for the tokens of one call, which are written
-    before they are read. The ring grows with the longest episode so far; the system holds no pages
-    for slots that were never written.
+    A ring of slots per layer, written at one position shared by all environments. Slots older than
+    an environment's age belong to ended episodes: nothing is cleared or moved, and a step reads no
+    slot older than the oldest running episode. Besides the past there is room for the tokens of one
+    call, written before they are read. The ring grows with the longest episode so far.
 
     Attributes:
         ages: Tokens in the running episode of each environment.  [N]

@@ -123,11 +123,6 @@ class CausalLayer(nn.Module):
         weights: Of the published model.
         names: Of H*d to D, the normalisation that follows, D to the feed-forward network's width,
             back to D, and the last normalisation.
-        activation: Within the feed-forward network.
-        epsilon: Of the normalisations.
-
-    Attributes:
-        scale: Of the scores, 1/sqrt(d).
     """
 
     scale: float
@@ -162,10 +157,9 @@ class CausalLayer(nn.Module):
         return attention[..., -window.n_tokens :]
 
     def forward(self, hidden: Tensor, window: CacheView) -> tuple[Tensor, Tensor]:
-        """Read K new tokens, hidden [N, K, D], and write their keys and values into the window.
+        """Read K new tokens, hidden [N, K, D]; write their keys and values into the window.
 
-        Returns:
-            The layer's output [N, K, D], and the attention [H*N, K, columns].
+        Return the layer's output [N, K, D], and the attention [H*N, K, columns].
         """
         n_envs, _, width = hidden.shape
         rows = hidden.reshape(-1, width)
@@ -344,10 +338,8 @@ class TransformerXLLayer(CausalLayer):
 
 
 def _by_column(scores: Tensor) -> Tensor:
-    """Return scores by distance [..., K, M] as scores by column [..., K, M-1+K].
-
-    Token i sees columns i to i+M-1, so its row moves i places to the right; -inf elsewhere.
-    """
+    """Return scores by distance [..., K, M] as scores by column [..., K, M-1+K]."""
+    # Token i sees columns i to i+M-1, so its row moves i places to the right; -inf elsewhere.
     *batch, n_new, n_distances = scores.shape
     if n_new == 1:
         return scores
@@ -436,10 +428,8 @@ class Bert(LayerStack):
 
     @torch.no_grad()
     def read_both_ways(self, ids: Tensor) -> Tensor:
-        """Return the last layer's outputs [B, K, D] of texts [B, K], all tokens seeing each other.
-
-        This is BERT as it was trained, without a memory.
-        """
+        """Return the last layer's outputs [B, K, D] of texts [B, K], without a memory."""
+        # All tokens see each other, as BERT was trained.
         n_texts, n_tokens = ids.shape
         n_head, width = self.heads
         keys, values = torch.empty(2, n_head * n_texts, n_tokens, width, device=ids.device)

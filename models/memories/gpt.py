@@ -348,10 +348,8 @@ class GTrXL(Gpt):
 
 
 def _ages(is_first: Tensor, stored_state: Tensor) -> Tensor:
-    """Return the number of earlier steps of the episode before each step.  [B, T] int64
-
-    `is_first` are [T, B]; `stored_state` [B] is the first step's, used where no episode begins.
-    """
+    """Return the number of earlier steps of the episode before each step.  [B, T] int64"""
+    # `stored_state` [B] is the first step's, used where no episode begins.
     steps = torch.arange(len(is_first), device=stored_state.device)
     if not is_first.is_cuda and not is_first.any():  # nothing has to be copied to the device
         return steps + stored_state[:, None]
@@ -361,11 +359,9 @@ def _ages(is_first: Tensor, stored_state: Tensor) -> Tensor:
 
 
 def _windows(past: KVCache, ages: Tensor) -> Sequence[CacheView]:
-    """Return every layer's view of the past and of the slot that is written next.
-
-    On a CPU it ends at the oldest running episode. On a GPU it is the whole ring, since the host
-    would have to wait for the oldest age.
-    """
+    """Return every layer's view of the past and of the slot that is written next."""
+    # On a CPU it ends at the oldest running episode. On a GPU it is the whole ring, since the host
+    # would have to wait for the oldest age.
     return _whole_ring(past, ages) if ages.is_cuda else past.windows(ages, past.n_past, 1)
 
 

@@ -69,11 +69,9 @@ class Recurrent(TrainedMemory):
         return cast(TensorMemory, state).before(is_first)
 
     def unroll(self, x: Tensor, is_first: Tensor, stored_state: Tensor) -> Tensor:
-        """Run the network from one step at which any episode starts to the next.
-
-        Quickest if that is only the first. The host has to know these steps: with `is_first` on the
-        CPU it waits for no device.
-        """
+        """Run the network from one step at which any episode starts to the next."""
+        # Quickest if that is only the first. The host has to know these steps: with `is_first` on
+        # the CPU it waits for no device.
         # PyTorch's networks cannot forget within a call, so it ends where any episode begins.
         starting = is_first[1:].any(dim=1).nonzero().squeeze(-1) + 1
         # [B, S, L*D] -> [S, L, B, D], in one piece as cuDNN wants it.

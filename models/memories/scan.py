@@ -80,12 +80,7 @@ class LinearRecurrence(torch.autograd.Function):
 
 
 class Cell(nn.Module, ABC):
-    """A layer of a `Scan`, D numbers wide.
-
-    Attributes:
-        shape: Of the state.
-        dtype: Of the state.
-    """
+    """A layer of a `Scan`, D numbers wide; `shape` and `dtype` are those of its state."""
 
     shape: tuple[int, ...]
     dtype = torch.float32

@@ -129,10 +129,8 @@ class PromptedSuggester(Suggester):
     def first_tokens(
         self, prompts: Sequence[str], shared: str = ""
     ) -> list[Mapping[str, float] | None]:
-        """Return the log-probabilities of the likeliest first tokens of the answer to each prompt.
-
-        None without an answer. `shared` is the common beginning of all prompts.
-        """
+        """Return log-probabilities of answers' likeliest first tokens; None without an answer."""
+        # `shared` is the common beginning of all prompts.
         how = {"by": FIRST_TOKENS, "max_tokens": 1, "temperature": 0, "logprobs": 5}
         model = self.model_id
         asked = [CompletionRequest(model, each, how, each.removeprefix(shared)) for each in prompts]

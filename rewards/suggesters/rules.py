@@ -41,23 +41,16 @@ class TextState(NamedTuple):
 
 
 class Suggester(ABC):
-    """Suggests goals, as phrases, for the situations of N environments.
+    """Suggests goals, as phrases, for N environments; by default without settings, costs or state.
 
-    The methods below are those of a suggester without settings, costs or state.
-
-    Attributes:
-        checks_success: Whether its goals are paid for success alone.
+    With `checks_success` its goals are paid for success alone.
     """
 
     checks_success: ClassVar[bool] = True
 
     @classmethod
     def configured(cls, config: Config, action_names: Sequence[str]) -> "Suggester":
-        """Return the suggester of a run's settings, for actions of these names.
-
-        Raises:
-            UserError: the settings are unusable, or it knows nothing of such actions.
-        """
+        """Return a run's suggester for actions of these names; UserError if it cannot be used."""
         return cls()
 
     @abstractmethod
@@ -91,10 +84,9 @@ class Silent(Suggester):
 
 
 class Novelty(Suggester):
-    """Suggests all actions in every situation (the novel goals of Du et al. 2023).
+    """Suggests all actions in every situation (the novel goals of Du et al. 2023)."""
 
-    Each goal is paid once an episode, so any action is when first tried: success is not checked.
-    """
+    # Each goal is paid once an episode, so any action is when first tried: success is not checked.
 
     checks_success = False
 
@@ -186,10 +178,9 @@ def knows(action_names: Sequence[str]) -> bool:
 
 
 class Oracle(Suggester):
-    """Suggests every goal with a valid rule (SimpleOracle of Du et al. 2023, arXiv:2302.06692).
+    """Suggests every goal with a valid rule (SimpleOracle of Du et al. 2023, arXiv:2302.06692)."""
 
-    It ignores the set of actions: with 27 of them it suggests *eat cow*, too.
-    """
+    # It ignores the set of actions: with 27 of them it suggests *eat cow*, too.
 
     @classmethod
     def configured(cls, config: Config, action_names: Sequence[str]) -> "Oracle":

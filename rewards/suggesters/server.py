@@ -95,10 +95,8 @@ class Server:
         self._certificates = ssl.create_default_context()  # the system's, where httpx has its own
 
     def post(self, path: str, body: Mapping[str, object], sent: Callable[[], None]) -> Answer:
-        """Return the server's JSON object, trying again where that may help, or raise ServerError.
-
-        `sent` is called before each try; an exception of it ends the trying.
-        """
+        """Return the server's JSON object, after more tries if need be, or raise ServerError."""
+        # `sent` is called before each try; an exception of it ends the trying.
         number = 0
         while True:
             sent()
