@@ -198,7 +198,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="main.py", description=__doc__, formatter_class=raw, add_help=False)
     add = parser.add_argument
-    part = "this help; with the name of a part, as in --help PPO, its settings; --help all: all"
+    part = "this help; of a part or a setting, as in --help PPO; or of all: --help all"
     add("-h", "--help", nargs="?", const="", metavar="PART", help=part)
     add("--config", metavar="FILE", help="JSON file with the settings that differ")
     add_var(parser, "one setting, repeatable")

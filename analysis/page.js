@@ -157,7 +157,7 @@ function buildTracks() {
   if (episode.numbers) addNumberTracks();
   if (episode.retrieved) tracks.words = wordTrack();
   if (episode.entropy) {
-    tracks.entropy = new Track("Entropy", 44, paintLine(Array.from(episode.entropy.values)));
+    tracks.entropy = new Track("Entropy of the retrieval", 44, paintLine(Array.from(episode.entropy.values)));
   }
   looks = null; // saliency is that of the first episode alone
   element("looks").hidden = !episode.attention && !episode.saliency;

@@ -120,7 +120,8 @@ def build_image_encoder(
 ) -> ImageEncoder:
     """Return the encoder of images that is published with "HELM", "Memory-RL" or "ELLM"."""
     # Those of all agents and of curiosity come from here: another one that a setting chooses is
-    # added here, and reaches all of them or is refused.
+    # added here, and each caller hands the setting on. A row of tests/runs.py tells an agent that
+    # does not; curiosity (`Perceptron`) has an encoder beside its agent's, where no row tells.
     if published == "ELLM":
         return FrameBranch(image_shape, n_features)
     if published == "Memory-RL" and min(image_shape[1:]) in TILES:

@@ -16,6 +16,7 @@ SCORING, WRITING = "scoring", "writing"
 SURVIVAL = "survival"
 MANY_TREES = 5  # chopped for a deforestation
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+# An agent waits for answers, or plays on without goals or with the last ones.
 FOR_ANSWERS, NO_GOALS, LAST_GOALS = "for-answers", "no-goals", "last-goals"
 CHAT, COMPLETIONS = "chat", "completions"
 END_RUN, NO_SUGGESTIONS = "end-run", "no-suggestions"

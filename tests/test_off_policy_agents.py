@@ -84,10 +84,10 @@ def features_while_acting(collector, monkeypatch):
     step = body.step
 
     def noted(percept, memory, advance=True):
-        features, context = step(percept, memory, advance)
+        stepped = step(percept, memory, advance)
         if advance:
-            seen.append((percept, features))
-        return features, context
+            seen.append((percept, stepped.features))
+        return stepped
 
     monkeypatch.setattr(body, "step", noted)
     return seen

@@ -118,6 +118,16 @@ def test_something_was_learned_and_every_number_is_finite(runs):
     assert all(math.isfinite(float(v)) for k, v in row.items() if v and k.startswith("train/"))
 
 
+def test_every_metric_is_explained(runs):
+    docs = Path(__file__).parents[1] / "docs"
+    pages = ("metrics.md", "suggesters.md", "housekeep.md")
+    names = re.findall(r"`([\w/]+)", "".join((docs / page).read_text() for page in pages))
+    ends = tuple(name for name in names if name.startswith("_"))  # `goals/a_good`, `_impossible`
+    logged = (runs[0] / "metrics.csv").read_text().partition("\n")[0].split(",")
+    unknown = {*logged} - {"env_steps", *names}
+    assert not {n for n in unknown if not (n.endswith(ends) or n.startswith("achievements/"))}
+
+
 def test_an_evaluation_restores_the_agent_and_leaves_a_page_to_look_at(runs, capsys):
     whole, *_ = runs
     command = ["--ckpt-path", str(whole), "--n-episodes", "2", "--report"]

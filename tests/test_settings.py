@@ -138,7 +138,8 @@ def test_the_help_lists_every_setting_once_under_the_part_that_reads_it():
     assert "trained memory" in describe_settings().replace("\n", " ")
     of_ppo = describe_settings("PPO")
     assert ("beta (" in of_ppo, "\n  n_epochs (" in of_ppo) == (False, True)
-    with pytest.raises(UserError, match=r"no such part\. Did you mean 'PPO'\?"):
+    assert re.findall(r"\n  (\w+) \(", describe_settings("n_epochs")) == ["n_epochs"]
+    with in_one_line("--help PPOO: .*'PPO'"):
         describe_settings("PPOO")
 
 
@@ -155,6 +156,9 @@ def test_names_that_are_allowed_are_those_that_there_are():
     there_are |= {"crafter_actions": crafter.ACTIONS, "return_dtype": ellm_dqn.FLOATS}
     for name, choices in there_are.items():
         assert allowed[name]["choices"] == tuple(choices)
+    for registry in (AGENTS, LEARNERS, CURIOSITIES):  # which know classes of the user's own, too
+        words = re.findall(r"[\w-]+", allowed[registry.setting]["help"])
+        assert {*registry.places, *registry.aliases} <= {*words}, registry.setting
 
 
 AT_ONCE = """

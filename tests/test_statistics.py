@@ -45,7 +45,7 @@ def test_curves_are_interpolated_where_all_of_them_are_unless_they_share_their_a
     assert curves.x.tolist() == [5, 12.5, 20]
     assert curves.y.tolist() == [[5, 12.5, 20], [1, 2.5, 4]]
     x, y = np.array([1.0, 2, 4]), np.array([1.0, 5, 2])
-    with pytest.raises(UserError, match="one ends at 20 and another begins at 21"):
+    with pytest.raises(UserError, match="one ends at 20, another begins at 21"):
         statistics.on_common_axis([xs[0], xs[0] + 21], ys[:1] * 2)
     shared = statistics.on_common_axis([x, x.copy()], [y, y])
     assert (shared.x.tolist(), shared.y.tolist()) == (x.tolist(), [y.tolist()] * 2)

@@ -358,7 +358,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def describe_settings(part: str = "", chosen: Values = NOTHING) -> str:
-    """Return the help of a part's settings, of "all", or the names of the parts.
+    """Return the help of a part's settings, of one setting, of "all", or the names of the parts.
 
     A part is named by its title or by the value that chooses it, as PPO or KeyToDoor-v0. Those of
     the user's own agent are known where it is chosen.
@@ -367,7 +367,7 @@ def describe_settings(part: str = "", chosen: Values = NOTHING) -> str:
     groups: dict[str, list[str]] = {}
     for name, each in all_settings(chosen).items():
         title, by = each.title, readers(name)
-        if part not in ("", "all", title, *by):
+        if part not in ("", "all", title, name, *by):
             continue
         heading = title if by in ([], [title]) else f"{title} (read by {', '.join(by)})"
         default = json.dumps(each.metadata["default"])
@@ -377,7 +377,7 @@ def describe_settings(part: str = "", chosen: Values = NOTHING) -> str:
         )
     titles = dict.fromkeys(each.title for each in all_settings(chosen).values())
     if not groups:
-        raise UserError(f"--help {part}: no such part.{did_you_mean(part, titles)}")
+        raise UserError(f"--help {part}: no such part or setting.{did_you_mean(part, titles)}")
     if not part:
         return textwrap.fill(f"parts with settings, for --help PART: {', '.join(titles)}", 79)
     lines = "\n".join("\n".join([f"\n{heading}:", *lines]) for heading, lines in groups.items())

@@ -1,6 +1,7 @@
 """The base class of suggesters, and those that follow rules: of Crafter, of a household, or none.
 
-A suggester is a subclass of `Suggester` in the registry of `rewards/suggesters`.
+A suggester is a subclass of `Suggester` in the registry of `rewards/suggesters`; its name stands
+among the choices of `suggester` in rewards/settings.py, too, and there in what it reads.
 """
 
 import functools
@@ -16,7 +17,6 @@ from utils.settings import Config
 
 NOTHING: Mapping[str, int] = {}
 # Actions that have an effect in some state and are no goals: walking needs no suggestion.
-# An agent waits for answers, or plays on without goals or with the last ones.
 UNGUIDED = ("do nothing", "move left", "move right", "move up", "move down")
 
 
