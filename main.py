@@ -161,7 +161,7 @@ def build_run(
     from trainers.collector import Collector
     from trainers.train import Run
 
-    check_loggers(config)
+    check_loggers(config.wandb)
     asked = Callbacks(callbacks)
     n_threads = number_of_threads(config.threads)
     config = config.replace(device=resolve_device(config.device), threads=n_threads)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from main import build_run
-from rewards.scaling import RewardScaling
 from tests.agents import small_config
 from trainers.build import build_scaling
+from trainers.learner import RewardScaling
 from trainers.ranks import Ranks
 from trainers.settings import RunSettings
 from utils.errors import UserError
