@@ -37,7 +37,7 @@ from utils.run_folder import (
     locked,
     resumed_config,
 )
-from utils.seeding import seed_everything
+from utils.seeding import derived_seed, seed_everything
 from utils.starting import number_of_threads
 from utils.user_modules import telling
 
@@ -181,7 +181,10 @@ def build_run(
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
         if start is not None:
             start.give(agent)
-        ranks.synchronize(agent, config)
+        ranks.broadcast(agent.state_dict().values())
+        if not ranks.first:
+            # One agent, but random streams of its own, else all ranks would act alike.
+            seed_everything(derived_seed(config.seed, ranks.rank), config.deterministic)
 
         # The learner, perhaps curious, scales rewards; the collector hands it the steps.
         learner = build_learner(config, share, agent, env, ranks, trust)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from main import build_run
+from models.observations import RunningMeanVariance
 from tests.agents import small_config
 from trainers.build import build_scaling
 from trainers.learner import RewardScaling
@@ -12,7 +13,6 @@ from trainers.ranks import Ranks
 from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
-from utils.running_statistics import RunningMeanVariance
 from utils.user_modules import GIVEN
 
 

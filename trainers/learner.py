@@ -13,12 +13,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from models.agent import Agent, Memory, Step, Transitions
-from models.observations import AgentInput
+from models.observations import AgentInput, RunningMeanVariance
 from trainers.ranks import Ranks
 from trainers.settings import REWARD_CLIP
 from utils.cuda_graphs import Recordable
 from utils.environments import State
-from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import with_moments
 from utils.settings import Part
 
