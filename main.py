@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis import build_showcase
 from envs import given_facts
 from envs.episodes import choose_episodes
 from models import build_agent, resolve_device
@@ -192,7 +191,11 @@ def build_run(
 
         # Greedy evaluations use environments of their own, so that training episodes run on.
         with build_evaluation(config) as evaluation:
-            showcase = build_showcase(config, agent)
+            showcase = None
+            if config.showcase_minutes is not None:
+                from analysis.while_training import Showcase  # brings in Matplotlib
+
+                showcase = Showcase(agent, config.showcase_minutes)
             yield Run(config, learner, collector, showcase, evaluation, asked)
 
 
