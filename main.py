@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis import build_showcase
 from envs import given_facts
 from envs.episodes import choose_episodes
 from models import build_agent, resolve_device
@@ -37,7 +36,7 @@ from utils.run_folder import (
     locked,
     resumed_config,
 )
-from utils.seeding import seed_everything
+from utils.seeding import derived_seed, seed_everything
 from utils.starting import number_of_threads
 from utils.user_modules import telling
 
@@ -161,7 +160,7 @@ def build_run(
     from trainers.collector import Collector
     from trainers.train import Run
 
-    check_loggers(config)
+    check_loggers(config.wandb)
     asked = Callbacks(callbacks)
     n_threads = number_of_threads(config.threads)
     config = config.replace(device=resolve_device(config.device), threads=n_threads)
@@ -181,7 +180,10 @@ def build_run(
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
         if start is not None:
             start.give(agent)
-        ranks.synchronize(agent, config)
+        ranks.broadcast(agent.state_dict().values())
+        if not ranks.first:
+            # One agent, but random streams of its own, else all ranks would act alike.
+            seed_everything(derived_seed(config.seed, ranks.rank), config.deterministic)
 
         # The learner, perhaps curious, scales rewards; the collector hands it the steps.
         learner = build_learner(config, share, agent, env, ranks, trust)
@@ -189,7 +191,11 @@ def build_run(
 
         # Greedy evaluations use environments of their own, so that training episodes run on.
         with build_evaluation(config) as evaluation:
-            showcase = build_showcase(config, agent)
+            showcase = None
+            if config.showcase_minutes is not None:
+                from analysis.while_training import Showcase  # brings in Matplotlib
+
+                showcase = Showcase(agent, config.showcase_minutes)
             yield Run(config, learner, collector, showcase, evaluation, asked)
 
 

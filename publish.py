@@ -25,8 +25,8 @@ from analysis.figures import Labels, draw, save_figure
 from analysis.run_data import group_runs, literal, markdown, read_evaluation, read_runs
 from analysis.statistics import summarize
 from eval import CARD, CURVE, HUB
-from rewards.suggesters.answer_cache import AnswerCache
 from trainers.checkpoint import BEST, LAST, find_checkpoint, load_checkpoint, save_published
+from utils.answer_cache import AnswerCache
 from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import RunError, UserError, cli_command, escape, one_line
 from utils.files import check_writable, open_of_run, write_text

@@ -35,9 +35,8 @@ from models.language import layers
 from models.observations import Observations, SentenceTable
 from trainers.ellm_dqn import EllmDQN
 from trainers.frame_replay import FrameSteps
-from trainers.losses import clipped_policy_loss, value_loss
 from trainers.off_policy import OffPolicyLearner
-from trainers.ppo import PPO
+from trainers.ppo import PPO, clipped_policy_loss, value_loss
 from trainers.settings import NStepDqnSettings
 from utils.given_settings import load_config
 from utils.seeding import seed_everything

@@ -21,12 +21,11 @@ from torch.nn import functional as F
 from models.agent import Agent, Transitions
 from models.caching import DistinctImages, to_float01
 from models.encoders import ImageEncoder, build_image_encoder, initialise_orthogonal
-from models.observations import AgentInput, ObservationBatch, Observations
+from models.observations import AgentInput, ObservationBatch, Observations, RunningMeanVariance
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 from rewards.settings import AptSettings, E3BSettings, IntrinsicSettings, NovelDSettings
 from utils.environments import State
 from utils.errors import UserError
-from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_like, load_moments, moments, with_moments
 from utils.settings import Part, networks_of
 

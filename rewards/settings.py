@@ -6,9 +6,8 @@
 from dataclasses import dataclass
 
 from models.settings import DEFAULT_ENCODER, SentenceSettings
-from utils.settings import Config, Part, setting
+from utils.settings import Part, setting
 
-REWARD_CLIP = 1.0  # as published
 TASK, SUBGOALS, REWARD_LAST = KINDS = ("task", "subgoals", "reward-last")
 SAME_TEXT = "same-text"
 EFFECT = "effect"
@@ -71,23 +70,6 @@ class CuriositySettings(Part):
         "intrinsic reward: RND, NovelD, APT, E3B, or module:Class, one of your own; null: the "
         "task's alone",
         default=None,
-    )
-
-
-@dataclass(frozen=True)
-class ScalingSettings(Config):
-    title = "reward scaling"
-
-    normalize_reward: bool | None = setting(
-        "divide rewards by the running deviation of their return, and clip them; null: as the "
-        "suite's published settings do, and without a clip in Gymnasium ids and given objects",
-        default=None,
-    )
-    reward_clip: float | None = setting(
-        "limit of a scaled reward's size, where it is clipped; null: none",
-        low=0,
-        high=1e6,
-        default=REWARD_CLIP,
     )
 
 

@@ -6,9 +6,9 @@ import sqlite3
 
 import pytest
 
-from rewards.suggesters import answer_cache
-from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest
 from tests.ranks import on_ranks
+from utils import answer_cache
+from utils.answer_cache import AnswerCache, Completion, CompletionRequest
 from utils.errors import RunError, UserError
 
 QUESTION = CompletionRequest("model", "What?", {"by": "writing", "temperature": 0.1})

@@ -21,13 +21,18 @@ MAY_IMPORT = {
     "prepare_captions": {"envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
     "plot": {"analysis", "utils"},
-    "publish": {"eval", "analysis", "trainers", "rewards", "utils"},
+    "publish": {"eval", "analysis", "trainers", "utils"},
     "sweep": {"sweeps", "trainers", "utils"},
     "sweeps": {"analysis", "utils"},
 }
 # Files that are read before a story is understood: what its file imports, and they in turn. A
-# reader keeps about twenty in mind, and some tables of settings; main.py shows everything there is.
-MOST_FILES = {"main.py": 85, "trainers/ppo.py": 25, "trainers/dqn.py": 26}
+# reader keeps about twenty in mind; main.py shows everything, helm.py language models, too.
+MOST_FILES = {
+    "main.py": 55,
+    "trainers/ppo.py": 18,
+    "trainers/dqn.py": 20,
+    "models/helm.py": 26,
+}
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 WRAPPED = {
     "envpool": "envs/envpool_vector.py",

@@ -174,7 +174,7 @@ def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsy
 
 
 def test_a_new_reward_is_learned_from_and_not_reported(examples, in_empty_folder, monkeypatch):
-    haste = examples["rewards/haste.py"]
+    haste = examples["trainers/haste.py"]
     ((_, line),) = [each for each in LINES if each[0] == "build_learner"]
     learned = []
 

@@ -118,15 +118,14 @@ def wandb(monkeypatch):
 
 def test_weights_and_biases_gets_settings_rows_and_media(wandb, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_PROJECT", "mine")
-    config = small_config(wandb=True)
     folder = tmp_path / "HELM" / "Maze-v0" / "first"
     folder.mkdir(parents=True)
-    with MetricsWriter(folder, config) as writer:
+    with MetricsWriter(folder, CONFIG, wandb=True) as writer:
         writer.write(16, {"train/loss": 0.5})
         writer.show(16, MEDIA)
         writer.show(32, {})
     assert (wandb.settings["project"], wandb.settings["name"]) == ("mine", "HELM/Maze-v0/first")
-    assert wandb.settings["config"] == config.as_dict()
+    assert wandb.settings["config"] == CONFIG.as_dict()
     (run,) = wandb.runs.values()
     assert run.rows == {16: SHOWN | {"env_steps": 16, "train/loss": 0.5}}
     assert (run.step_metric, run.exit_code) == ("env_steps", 0)
@@ -134,7 +133,7 @@ def test_weights_and_biases_gets_settings_rows_and_media(wandb, tmp_path, monkey
 
 @pytest.mark.parametrize("word", ["<script>", "<eos>", "a & b"])
 def test_text_is_no_html_of_weights_and_biases(word, wandb, tmp_path):
-    with MetricsWriter(tmp_path, small_config(wandb=True)) as writer:
+    with MetricsWriter(tmp_path, CONFIG, wandb=True) as writer:
         writer.show(16, {"episode/word_counts": markdown([["word"], [word]])})
     (run,) = wandb.runs.values()
     _, text = run.rows[16]["episode/word_counts"]
@@ -143,18 +142,17 @@ def test_text_is_no_html_of_weights_and_biases(word, wandb, tmp_path):
 
 
 def test_a_resumed_run_goes_on_in_the_same_run_of_weights_and_biases(wandb, tmp_path):
-    config = small_config(wandb=True)
-    saved = write_and_be_interrupted(tmp_path, config)
+    saved = write_and_be_interrupted(tmp_path, wandb=True)
     (run,) = wandb.runs.values()
     assert run.exit_code == 1
-    with MetricsWriter(tmp_path, config, 32, saved) as writer:
+    with MetricsWriter(tmp_path, CONFIG, 32, saved, wandb=True) as writer:
         for env_steps in (48, 64):
             writer.write(env_steps, {"train/loss": 0.5})
     assert list(wandb.runs.values()) == [run]
     assert [row["env_steps"] for row in run.rows.values()] == [16, 32, 48, 64]
     assert run.exit_code == 0
     (tmp_path / "another").mkdir()
-    with MetricsWriter(tmp_path / "another", config):
+    with MetricsWriter(tmp_path / "another", CONFIG, wandb=True):
         assert len(wandb.runs) == 2
 
 
@@ -175,14 +173,14 @@ def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch, in_emp
     (line,) = refused(capsys, "main", ["--var=wandb=true"])
     expected = "wandb: true needs the package wandb."
     assert line == f"{expected} Run: pip install wandb"
-    assert check_loggers(CONFIG) is None
+    assert check_loggers(wandb=False) is None
 
 
 @pytest.mark.slow
 def test_the_real_package_writes_a_run_without_network(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    with MetricsWriter(tmp_path, small_config(wandb=True)) as writer:
+    with MetricsWriter(tmp_path, CONFIG, wandb=True) as writer:
         writer.write(16, {"train/loss": 0.5})
         writer.show(16, MEDIA)
     (run,) = (tmp_path / "wandb").glob("offline-run-*")

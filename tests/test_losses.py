@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from models.agent import allowed
 from tests import golden_data
 from trainers import losses
-from trainers.losses import explained_variance, generalized_advantages
+from trainers.ppo import explained_variance
+from trainers.rollout import generalized_advantages
 
 
 def test_advantages_agree_with_the_original():

@@ -31,9 +31,9 @@ def test_csv_and_tensorboard_carry_the_same_names_and_numbers_that_there_are(tmp
         assert found == told
 
 
-def write_and_be_interrupted(folder, config):
+def write_and_be_interrupted(folder, wandb=False):
     """Write three rows, then be interrupted; return the state saved after the first two."""
-    with suppress(KeyboardInterrupt), MetricsWriter(folder, config) as writer:
+    with suppress(KeyboardInterrupt), MetricsWriter(folder, CONFIG, wandb=wandb) as writer:
         for env_steps in (16, 32):
             writer.write(env_steps, {"train/loss": 0.5})
         saved = writer.sync()
@@ -52,7 +52,7 @@ def read_steps(folder):
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 5])
 def test_a_resumed_run_has_no_doubled_rows_and_none_that_a_crash_left_half_written(cut, tmp_path):
-    saved = write_and_be_interrupted(tmp_path, CONFIG)
+    saved = write_and_be_interrupted(tmp_path)
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
     last = EventAccumulator(str(tmp_path)).Reload().Scalars("train/loss")[-1].step

@@ -10,11 +10,11 @@ from models import AGENTS, agent_class, build_agent
 from models.agent import SequenceBatch
 from models.observations import AgentInput, ObservationBatch, Observations
 from models.q_networks import FrozenLMTorso
-from rewards.scaling import RewardScaling
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
 from trainers import dqn, sequence_replay
 from trainers.collector import Collector
+from trainers.learner import RewardScaling
 from trainers.parts import LEARNERS
 
 N_ENVS, MEM_LEN = 3, 16

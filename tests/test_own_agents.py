@@ -125,7 +125,7 @@ FILES = {
     "leaves.py": "raise SystemExit(3)\n",
     "rewards.py": "def pay(): ...\n",  # one of our packages, too
     "trainers.py": "from models import Registry\n",
-    "analysis.py": "def build_showcase(): ...\n",
+    "envs.py": "def given(): ...\n",
     "alike.py": "from utils.files import mine\n",
 }
 MISTAKES = {
@@ -134,7 +134,7 @@ MISTAKES = {
     "alike:A": "utils/files.py is a part of this program: give your module another name",
     "rewards:A": "rewards.py: there is no such class",
     "trainers:A": "cannot import name 'Registry' from 'models'",
-    "analysis:A": "analysis.py and in analysis of this program. Give your file another name",
+    "envs:A": "envs.py and in envs of this program. Give your file another name",
     "raises:A": "importing raises raised ZeroDivisionError: division by zero (",
     "leaves:A": "importing leaves raised SystemExit: 3 (",
     "my_agents:MyAgnt": "there is no such class. Did you mean 'MyAgent'?",

@@ -15,8 +15,7 @@ from tests.agents import golden_rollout, small_config, spaces
 from tests.runs import CNN, GPT, LSTM, train_row
 from tests.runs import PPO as PPO_RUN
 from trainers import ppo
-from trainers.losses import clipped_policy_loss
-from trainers.ppo import PPO
+from trainers.ppo import PPO, clipped_policy_loss
 
 SETTINGS = (
     *("gamma", "gae_lambda", "n_batches", "n_epochs", "clip_range", "clip_range_vf", "ent_coef"),

@@ -16,13 +16,13 @@ import main as main_program
 import publish as publish_program
 from eval import FILES
 from publish import card, redact_paths
-from rewards.suggesters.answer_cache import AnswerCache
 from tests.bad_inputs.harness import refused
 from tests.fake_hub import OWNER, FakeHub, Repository
 from tests.runs import train
 from tests.test_answer_cache import ANSWER, QUESTION, with_answer
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import WarmStart
+from utils.answer_cache import AnswerCache
 from utils.errors import escape
 from utils.given_settings import load_config
 

@@ -14,6 +14,7 @@ from torch import nn
 import main as main_program
 from main import build_run
 from models.language.load import local_main_process_first
+from models.observations import Moments
 from tests import runs
 from tests.ranks import errors, on_ranks
 from tests.runs import ELLM, LSTM, NORMALISED, READS, REPLAY, folder_of, outcome, same, signal_at
@@ -25,7 +26,6 @@ from trainers.rollout import Rollout
 from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
-from utils.running_statistics import Moments
 
 N_ENVS = 4
 ROLLOUTS = runs.PPO | {"normalize_reward": "true", "n_steps": 256}

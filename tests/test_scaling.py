@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from main import build_run
-from rewards.scaling import RewardScaling
+from models.observations import RunningMeanVariance
 from tests.agents import small_config
 from trainers.build import build_scaling
+from trainers.learner import RewardScaling
 from trainers.ranks import Ranks
 from trainers.settings import RunSettings
 from utils.errors import UserError
 from utils.given_settings import load_config
-from utils.running_statistics import RunningMeanVariance
 from utils.user_modules import GIVEN
 
 

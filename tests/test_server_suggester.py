@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewards.suggesters import server
-from rewards.suggesters.answer_cache import AnswerCache
 from rewards.suggesters.household import YesNoSuggester
 from rewards.suggesters.rules import Household, TextState
 from tests.bad_inputs.harness import in_one_line
 from tests.model_server import CHOP, Turns, said, serving
 from tests.test_suggesters import settings
+from utils.answer_cache import AnswerCache
 from utils.errors import RunError
 from utils.household import Goal
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from models.language import generation
 from rewards.settings import LanguageModelSuggesterSettings
 from rewards.suggesters import language_model
-from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest
 from rewards.suggesters.language_model import LanguageModelSuggester
 from rewards.suggesters.rules import TextState
 from tests.bad_inputs.harness import in_one_line
 from tests.golden_data import GOLDEN
 from tests.published_models import write_decoder
 from tests.test_answer_cache import n_kept
+from utils.answer_cache import AnswerCache, Completion, CompletionRequest
 from utils.errors import RunError
 from utils.settings import declared
 

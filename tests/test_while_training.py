@@ -8,7 +8,6 @@ from gymnasium.spaces import Box, Discrete
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from analysis import build_showcase
 from analysis import while_training as showcase
 from models import build_agent
 from models.observations import AgentInput, Observations
@@ -57,8 +56,6 @@ def test_whole_episodes_are_shown_across_rollouts(shown):
 
 
 def test_the_first_episode_is_shown_then_one_an_interval_and_the_last(shown):
-    assert build_showcase(small_config(showcase_minutes=None), None) is None
-    assert build_showcase(small_config(showcase_minutes=2.0), None).seconds == 120
     seconds = [0.0]
     show = showcase.Showcase(agent=None, minutes=1, clock=lambda: seconds[0])
     for now in range(0, 130, 10):

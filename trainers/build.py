@@ -22,8 +22,7 @@ from models import AGENTS, build_agent, resolve_device
 from models.agent import Agent
 from rewards import CURIOSITIES
 from rewards.goals import GoalRewards, with_goals
-from rewards.scaling import RewardScaling
-from rewards.settings import CuriositySettings, ScalingSettings
+from rewards.settings import CuriositySettings
 from trainers.checkpoint import (
     check_finetune,
     find_checkpoint,
@@ -32,10 +31,10 @@ from trainers.checkpoint import (
     restore_agent,
 )
 from trainers.evaluation import GreedyEvaluation, played_config
-from trainers.learner import Guide, Learner
+from trainers.learner import Guide, Learner, RewardScaling
 from trainers.parts import LEARNERS
 from trainers.ranks import Ranks
-from trainers.settings import FinetuneSettings, RunSettings
+from trainers.settings import FinetuneSettings, RunSettings, ScalingSettings
 from utils.environments import Environments
 from utils.errors import ENDINGS, UserError, error_text, raise_all
 from utils.run_folder import check_run_id

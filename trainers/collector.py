@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from models.agent import Memory
-from models.observations import AgentInput, Observations
+from models.observations import AgentInput, Moments, Observations
 from trainers.evaluation import FinishedEpisode
 from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks
 from utils.environments import Environments, Info, State
-from utils.running_statistics import Moments
 from utils.saved_state import check_like
 
 EPISODES_AVERAGED = 100

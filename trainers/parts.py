@@ -9,9 +9,9 @@ from envs.settings import POPGYM
 from models import AGENTS
 from models import validate_config as model_contradictions
 from rewards import CURIOSITIES
-from rewards.settings import REWARD_CLIP, CuriositySettings, GoalSettings, ScalingSettings
+from rewards.settings import CuriositySettings, GoalSettings
 from rewards.suggesters import SUGGESTERS
-from trainers.settings import READS, RunSettings
+from trainers.settings import READS, REWARD_CLIP, RunSettings, ScalingSettings
 from utils.settings import OwnRegistry, Program, install, needless, read_settings
 from utils.user_modules import telling
 

@@ -11,17 +11,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step
-from models.observations import AgentInput, ObservationBatch
+from models.observations import AgentInput, ObservationBatch, RunningMeanVariance
 from models.settings import SequenceSettings
 from trainers.learner import Learner, Transition
-from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
 from trainers.settings import MOST_SAMPLES, PpoSettings, ScheduleSettings
 from utils.cuda_graphs import CheckedGraph
 from utils.errors import NotFiniteError
-from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_steps, load_moments, moments, moments_of
 
 log = logging.getLogger(__name__)
@@ -350,6 +349,51 @@ class PPO(Learner):
         if len(advantages) < 2:  # one sample has no spread to divide by
             return advantages
         return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+
+class PolicyLoss(NamedTuple):
+    """The clipped surrogate and its metrics; all scalars."""
+
+    loss: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+
+
+def clipped_policy_loss(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_range: float | Tensor
+) -> PolicyLoss:
+    """Return PPO's clipped surrogate (arXiv:1707.06347, eq. 7), to be minimised; inputs [B].
+
+    approx_kl is the mean of old minus new log-probability, clip_fraction the share of ratios
+    outside 1 ± clip_range.
+    """
+    ratio = (log_probs - old_log_probs).exp()
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)  # type: ignore[arg-type]
+    # The lesser of both: the clip takes gains away and never hides a loss.
+    loss = -torch.minimum(advantages * ratio, advantages * clipped).mean()
+    with torch.no_grad():
+        approx_kl = (old_log_probs - log_probs).mean()
+        clip_fraction = ((ratio - 1).abs() > clip_range).float().mean()
+    return PolicyLoss(loss, approx_kl, clip_fraction)
+
+
+def value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float | None
+) -> Tensor:
+    """Return the mean squared error of values [B] against returns [B].
+
+    With a clip range the prediction may move at most that far from its old value.
+    """
+    if clip_range is not None:
+        values = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    return F.mse_loss(values, returns)
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
+    """Return 1 - Var(returns - values) / Var(returns); NaN where the returns do not vary."""
+    variance = returns.var(correction=0)
+    explained = 1 - (returns - values).var(correction=0) / variance
+    return torch.where(variance > 0, explained, torch.nan)
 
 
 def impossible_decays(config: ScheduleSettings) -> list[str]:

@@ -18,11 +18,9 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from models.agent import Agent
+from models.observations import Moments
 from utils.errors import Interrupted, NotFiniteError, RunError, UserError, escape
 from utils.files import load_saved
-from utils.running_statistics import Moments
-from utils.seeding import derived_seed, seed_everything
 from utils.settings import Config
 
 Result = TypeVar("Result")
@@ -101,12 +99,6 @@ class Ranks:
 
     def own_name(self, name: str) -> str:
         return name if self.first else f"{name}.rank{self.rank}"
-
-    def synchronize(self, agent: Agent, config: Config) -> None:
-        self.broadcast(agent.state_dict().values())
-        if not self.first:
-            # One agent, but random streams of its own, else all ranks would act alike.
-            seed_everything(derived_seed(config.seed, self.rank), config.deterministic)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         if self.size > 1:

@@ -15,7 +15,6 @@ from torch import Tensor
 from models.agent import Batch, Transitions
 from models.observations import ObservationBatch, Observations
 from trainers.learner import IS_FIRST, STORED_STATE, Transition
-from trainers.losses import generalized_advantages
 from utils.errors import UserError
 
 GIB = 2**30
@@ -271,3 +270,34 @@ def _ranges(firsts: Tensor, lengths: Tensor) -> Tensor:
     starts = lengths.cumsum(0) - lengths
     of = torch.arange(len(firsts)).repeat_interleave(lengths)
     return firsts[of] + torch.arange(len(of)) - starts[of]
+
+
+def generalized_advantages(
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap: Tensor,
+    continues: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Return advantages, not standardised (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+
+        A_t = delta_t + gamma * lambda * continues_t * A_{t+1}
+        delta_t = r_t + gamma * continues_t * V_{t+1} - V_t
+
+    Args:
+        rewards: Normalised reward received after step t.  [T, N]
+        values: The critic's V(s_t) when acting.  [T, N]
+        bootstrap: The critic's value of the observation after the last step.  [N]
+        continues: 0 where the episode ended with step t, else 1.  [T, N]
+        gae_lambda: 0 is one-step temporal difference, 1 the discounted return minus the value.
+    """
+    next_values = torch.cat((values[1:], bootstrap[None]))
+    deltas = rewards + gamma * continues * next_values - values
+    advantages = torch.empty_like(deltas)
+    following = torch.zeros_like(bootstrap)
+    # Backwards, since each advantage needs that of the step after.
+    for t in reversed(range(len(deltas))):
+        following = deltas[t] + gamma * gae_lambda * continues[t] * following
+        advantages[t] = following
+    return advantages

@@ -1,4 +1,5 @@
-"""The settings of learners, their replays, checkpoints and evaluations."""
+"""The settings of learners, their replays, checkpoints, evaluations and logs."""
+
 
 # Apart from the code that reads them: a program shows its help and refuses a wrong setting without
 # waiting for PyTorch.
@@ -6,7 +7,6 @@
 from dataclasses import dataclass
 
 from models.settings import OffPolicyNetworkSettings
-from utils.loggers import LoggerSettings
 from utils.settings import Config, setting
 
 EPISODE, STEP = "episode", "step"
@@ -14,6 +14,7 @@ MOST_SAMPLES = 2**24
 DECAYS = ("none", "linear", "linear_burn_in", "exp")
 WHOLE = -1
 GUIDE_SHARE = 0.5  # as published
+REWARD_CLIP = 1.0  # as published
 MOST_KEPT = 100  # checkpoints
 
 
@@ -63,6 +64,39 @@ class EvaluationSettings(Config):
     )
     eval_episodes: int = setting(
         "episodes of an evaluation", low=1, high=1000, default=10, needs="eval_steps"
+    )
+
+
+@dataclass(frozen=True)
+class LoggerSettings(Config):
+    title = "logs"
+
+    showcase_minutes: float | None = setting(
+        "minutes between an episode's movie, words and attention in TensorBoard; null: never",
+        low=0,
+        high=100_000,
+        has_effect=False,
+        default=10.0,
+    )
+    wandb: bool = setting(
+        "send metrics to Weights & Biases as well", has_effect=False, safe=(False,), default=False
+    )
+
+
+@dataclass(frozen=True)
+class ScalingSettings(Config):
+    title = "reward scaling"
+
+    normalize_reward: bool | None = setting(
+        "divide rewards by the running deviation of their return, and clip them; null: as the "
+        "suite's published settings do, and without a clip in Gymnasium ids and given objects",
+        default=None,
+    )
+    reward_clip: float | None = setting(
+        "limit of a scaled reward's size, where it is clipped; null: none",
+        low=0,
+        high=1e6,
+        default=REWARD_CLIP,
     )
 
 

@@ -362,7 +362,8 @@ class Run:
                 raise RunError(f"rank {self.ranks.rank}: {error}") from error
             return
         with guarded(folder, own):
-            with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
+            config, logged = self.config, self.logged
+            with MetricsWriter(folder, config, self.env_steps, logged, config.wandb) as writer:
                 yield writer
             if self._is_over:
                 # Not before metrics.csv is closed: a finished run lacks nothing.

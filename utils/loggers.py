@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -27,7 +26,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from utils.errors import UserError
 from utils.files import atomic_write, backup_copy, checksum, open_of_run
-from utils.settings import Config, Values, setting
+from utils.settings import Config, Values
 
 FILE = "metrics.csv"
 MOST_BYTES = 2 * 10**9  # of a table; a thousand million steps leave about a tenth
@@ -40,22 +39,6 @@ WANDB_ID = "wandb_id"
 RETURN = "rollout/return_mean"  # the score in TensorBoard's table of hyper-parameters
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class LoggerSettings(Config):
-    title = "logs"
-
-    showcase_minutes: float | None = setting(
-        "minutes between an episode's movie, words and attention in TensorBoard; null: never",
-        low=0,
-        high=100_000,
-        has_effect=False,
-        default=10.0,
-    )
-    wandb: bool = setting(
-        "send metrics to Weights & Biases as well", has_effect=False, safe=(False,), default=False
-    )
 
 
 class NotLogged(UserError):
@@ -132,7 +115,7 @@ class WandbLogger:
 
     # A resumed run goes on there, too: the package leaves out rows of steps it has already had.
 
-    def __init__(self, folder: Path, config: LoggerSettings) -> None:
+    def __init__(self, folder: Path, config: Config) -> None:
         import wandb
 
         self._wandb = wandb
@@ -180,8 +163,8 @@ class WandbLogger:
         return self._wandb.Image(Image.open(io.BytesIO(item.data)))
 
 
-def check_loggers(config: LoggerSettings) -> None:
-    if config.wandb and importlib.util.find_spec("wandb") is None:
+def check_loggers(wandb: bool) -> None:
+    if wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("wandb: true needs the package wandb. Run: pip install wandb")
 
 
@@ -197,14 +180,16 @@ class MetricsWriter:
         config: The settings of the run.
         env_steps: The step to go on from; rows of later steps are removed.
         saved: The result of `sync` at that step.
+        wandb: Whether rows go to Weights & Biases, too.
     """
 
     def __init__(
         self,
         folder: Path,
-        config: LoggerSettings,
+        config: Config,
         env_steps: int = 0,
         saved: Values = NOTHING,
+        wandb: bool = False,
     ) -> None:
         self._path = folder / FILE
         self._columns = _take_up(self._path, env_steps, saved)
@@ -212,7 +197,7 @@ class MetricsWriter:
         self._loggers: list[TensorBoardLogger | WandbLogger] = [
             TensorBoardLogger(folder, config, env_steps)
         ]
-        if config.wandb:
+        if wandb:
             self._loggers.append(WandbLogger(folder, config))
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from rewards.settings import YesNoSettings
-from rewards.suggesters.answer_cache import open_cache
 from rewards.suggesters.language_model import (
     LanguageModelSuggester,
     PromptedSuggester,
@@ -16,6 +15,7 @@ from rewards.suggesters.language_model import (
 )
 from rewards.suggesters.rules import Household, HouseholdSuggester
 from rewards.suggesters.server import ServerSuggester
+from utils.answer_cache import open_cache
 from utils.environments import State
 from utils.household import Goal
 from utils.settings import Config

@@ -29,8 +29,8 @@ from rewards.settings import (
     LanguageModelSuggesterSettings,
     WritingSettings,
 )
-from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
 from rewards.suggesters.rules import Suggester, TextState
+from utils.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
 from utils.environments import State
 from utils.errors import UserError
 from utils.settings import Config

@@ -30,7 +30,6 @@ from rewards.settings import (
     NO_SUGGESTIONS,
     ServerSettings,
 )
-from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
 from rewards.suggesters.language_model import (
     FIRST_TOKENS,
     PromptedSuggester,
@@ -39,6 +38,7 @@ from rewards.suggesters.language_model import (
     writing_parameters,
 )
 from rewards.suggesters.rules import TextState
+from utils.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
 from utils.environments import State
 from utils.errors import RunError, UserError, did_you_mean, escape
 from utils.settings import Config
