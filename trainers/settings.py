@@ -1,6 +1,5 @@
 """The settings of learners, their replays, checkpoints, evaluations and logs."""
 
-
 # Apart from the code that reads them: a program shows its help and refuses a wrong setting without
 # waiting for PyTorch.
 

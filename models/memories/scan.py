@@ -69,7 +69,7 @@ class LinearRecurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decays, states, initial = ctx.saved_tensors
-        # The gradient runs backwards through the same recurrence: a*_{t+1} meets that of step t + 1.
+        # Gradients run backwards through the same recurrence: a*_{t+1} meets that of step t + 1.
         following = decays.conj().resolve_conj().roll(-1, 0).flip(0)  # the first meets a state of 0
         of_inputs = recurrence(following, grad.flip(0), torch.zeros_like(initial)).flip(0)
         # h_{t-1} of each step.
