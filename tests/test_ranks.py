@@ -163,6 +163,7 @@ def test_all_ranks_stop_together_and_go_on_exactly(name, in_empty_folder, monkey
     assert 23 * N_ENVS <= checkpoint["env_steps"] < end["env_steps"]
     assert len(checkpoint["other_ranks"]) == 1
 
+    capsys.readouterr()  # a model that the fixtures wrote
     assert main_program.main(["--resume", str(folder)]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert f"its checkpoint is one of 2 ranks, this is 1. Go on with: {again} {folder}" in line
