@@ -32,7 +32,7 @@ from utils.errors import RunError, UserError, cli_command, escape, one_line
 from utils.files import check_writable, open_of_run, write_text
 from utils.hub import check_access, upload
 from utils.loggers import FILE as METRICS
-from utils.loggers import RETURN
+from utils.loggers import RETURN, check_size
 from utils.run_folder import (
     DESCRIPTION,
     PUBLISHED,
@@ -67,6 +67,7 @@ def publish(argv: Sequence[str] | None) -> None:
     run, output, repository = arguments.run, arguments.folder, arguments.repository
     # All that can be wrong is found before episodes are played.
     config = load_run_config(run, arguments.trust)
+    check_size(run / METRICS)
     path = find_checkpoint(run, "RUN")
     if arguments.checkpoint is not None:
         path = run / CHECKPOINTS[arguments.checkpoint]

@@ -292,7 +292,7 @@ def test_what_cannot_go_on_gets_one_line(cut, capsys):
     n_bytes = os.path.getsize(folder / "metrics.csv")
     os.truncate(folder / "metrics.csv", 10**12)  # sparse
     for program, words in ("main", ["--resume"]), ("publish", ["--folder", "out"]):
-        refused(capsys, program, [*words, str(folder)], "metrics.csv: ", "bytes")
+        refused(capsys, program, [*words, str(folder)], "metrics.csv: not a table of main.py")
     os.truncate(folder / "metrics.csv", n_bytes)
     assert resume("cut") == 0
     is_refused("this run is finished", "--resume", str(folder))
