@@ -153,8 +153,9 @@ class AgentSource:
             # Frozen parts say the same of any episode, so a random agent serves for untrained ones.
             random = RandomAgent(env.single_observation_space, env.single_action_space)
             player = self.agent if self.checkpoint else random.to(self.config.device)
-            # In detail: it then says what it has read, which it might read otherwise again.
-            played = evaluate(player, env, self.n_episodes, seed=self.env_seed, in_detail=True)
+            # In detail it says what it has read, which it might read otherwise again.
+            has_read = player.frozen_memory is not None
+            played = evaluate(player, env, self.n_episodes, seed=self.env_seed, in_detail=has_read)
             episodes = [recording.steps | recording.details for recording in played]
         if "observations" not in episodes[0]:
             raise UserError(f"{self.config.env}: it shows text alone. Choose another environment")

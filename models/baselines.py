@@ -126,9 +126,8 @@ class MemoryAgent(ActorCriticAgent):
         no_starts = torch.zeros(shown.shape, dtype=torch.bool)  # sequences are cut at those
         # Stored with the first row of each sequence.
         stored_state = batch.stored_state[firsts.to(device)]
-        output = self.memory.unroll(
-            F.embedding(shown, features), no_starts, stored_state
-        )  # [T, S, D]
+        features = F.embedding(shown, features)  # [T, S, F]
+        output = self.memory.unroll(features, no_starts, stored_state)  # [T, S, D]
         # Steps that were only read again are not learned from.
         own = (step_of >= batch.context_len[sequence_of]).to(device)
         return F.embedding(place_of[own], output.flatten(0, 1))

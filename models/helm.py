@@ -354,8 +354,8 @@ class LanguageMemory(nn.Module):
         if self.training and advance:
             # Before it is read: of the very first step there would be no statistics.
             self.to_language.observe(encoded)
-        # The one place where an agent reads: what page and analyses show is this result.
-        read = self._with_text(self.to_language.read(encoded), percept.observations)
+        # An agent reads once a step: what page and analyses show is this result.
+        read = self._tokens_read(encoded, percept.observations)
         kept = cast(KVCache, memory)
         hidden = self.language_model.step(read.tokens, kept, percept.is_first, advance=advance)
         if self.training and advance and self.whitening is not None:
@@ -380,7 +380,7 @@ class LanguageMemory(nn.Module):
         """Return the tokens of recorded steps as they were read, else as they are read now."""
         if percept.tokens is not None:
             return TokensRead(percept.tokens)
-        return self._with_text(self.to_language.read(self._encoded(percept)), percept.observations)
+        return self._tokens_read(self._encoded(percept), percept.observations)
 
     def read_episode(self, episode: AgentInput) -> Followed:
         """Return summaries [S, ...] and tokens [S, 1, K, D] of an episode's steps in sight."""
@@ -439,7 +439,8 @@ class LanguageMemory(nn.Module):
         self._is_pure = True
         return encoded
 
-    def _with_text(self, read: TokensRead, observations: Observations) -> TokensRead:
+    def _tokens_read(self, encoded: Tensor, observations: Observations) -> TokensRead:
+        read = self.to_language.read(encoded)
         if self.text is None:
             return read
         sentences = self.text(cast(Tensor, observations.text))  # [N, n_texts, text_tokens, D]

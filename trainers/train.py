@@ -100,16 +100,7 @@ class Run:
         with (
             Interruption() as interruption,
             self._written(folder) as writer,
-            tqdm(
-                disable=not self.ranks.first,
-                file=None if sys.stderr.isatty() else Log(),
-                mininterval=0.1 if sys.stderr.isatty() else 30,  # seconds
-                total=self.config.n_steps,
-                initial=collector.env_steps,
-                unit=" frames",
-                unit_scale=True,
-                dynamic_ncols=True,
-            ) as bar,
+            self._progress_bar() as bar,
         ):
             checkpoints = Checkpoints(self.config, folder, self.ranks, writer, interruption)
             # Replay is written into it, maybe with the first step.
@@ -332,6 +323,18 @@ class Run:
         # Ranks keep statistics of their own observations; those of the first count.
         self.ranks.broadcast(self.learner.agent.buffers())
         return self.ranks.average(metrics)
+
+    def _progress_bar(self) -> tqdm:
+        return tqdm(
+            disable=not self.ranks.first,
+            file=None if sys.stderr.isatty() else Log(),
+            mininterval=0.1 if sys.stderr.isatty() else 30,  # seconds
+            total=self.config.n_steps,
+            initial=self.collector.env_steps,
+            unit=" frames",
+            unit_scale=True,
+            dynamic_ncols=True,
+        )
 
     def _show_steps(self, bar: tqdm) -> None:
         steps = self.learner.under_way

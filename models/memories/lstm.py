@@ -60,9 +60,8 @@ class Recurrent(TrainedMemory):
             states.append(torch.stack(tuple(after), dim=1))
         joined = states[0] if len(states) == 1 else torch.cat(states, dim=-1)
         if advance:
-            cast(
-                TensorMemory, state
-            ).state = joined  # not in place: a caller may hold the stored state
+            # Not in place: a caller may hold the stored state.
+            cast(TensorMemory, state).state = joined
         return joined[:, 0, -self.width :]
 
     def stored_state(self, state: Memory, is_first: Tensor) -> Tensor:
