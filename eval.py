@@ -21,6 +21,7 @@ from utils.errors import UserError, escape, one_line
 from utils.files import check_file, check_writable, folder_name
 from utils.hub import hub_snapshot
 from utils.loggers import FILE as METRICS
+from utils.packages import check_installed
 from utils.run_folder import DESCRIPTION, PUBLISHED, SETTINGS, write_json
 from utils.seeding import N_HELD_OUT, N_TOGETHER, evaluation_seed, seed_everything
 from utils.settings import Config, installed, networks_of
@@ -47,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
+    if arguments.video:
+        check_installed("imageio", "--video")
     from trainers.checkpoint import find_checkpoint
 
     play(find_checkpoint(local_place(arguments.ckpt_path)), arguments)

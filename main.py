@@ -28,7 +28,8 @@ from utils.given_settings import (
     own_classes,
     published_table,
 )
-from utils.loggers import NotLogged, check_loggers
+from utils.loggers import NotLogged
+from utils.packages import check_installed
 from utils.run_folder import (
     create_run_folder,
     init_checkpoint,
@@ -160,7 +161,8 @@ def build_run(
     from trainers.collector import Collector
     from trainers.train import Run
 
-    check_loggers(config.wandb)
+    if config.wandb:
+        check_installed("wandb", "wandb: true")
     asked = Callbacks(callbacks)
     n_threads = number_of_threads(config.threads)
     config = config.replace(device=resolve_device(config.device), threads=n_threads)

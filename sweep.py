@@ -13,7 +13,6 @@ import utils.starting  # noqa: F401
 # isort: split
 import argparse
 import json
-import os
 import re
 import shlex
 import signal
@@ -30,7 +29,8 @@ from utils.command_line import GIVEN, Parser, add_trust, add_var, run_program, w
 from utils.errors import Interrupted, RunError, UserError, cli_command, raise_all
 from utils.files import check_writable
 from utils.loggers import RETURN
-from utils.run_folder import EXPERIMENTS, SETTINGS, locked
+from utils.packages import check_installed
+from utils.run_folder import EXPERIMENTS, SETTINGS, locked, usable_cores
 from utils.settings import Config
 
 # The seeds of the published experiments (arXiv:2205.12258).
@@ -216,6 +216,7 @@ def check_settings(config: Config, n_gpus: float) -> None:
 
 def machine_checks(arguments: argparse.Namespace) -> Sequence[Callable[[], None]]:
     return (
+        lambda: check_installed("ray", "a sweep"),
         lambda: check_room(arguments),
         lambda: jobs.check_address(arguments.address),
         lambda: check_writable(EXPERIMENTS, "run folders:"),
@@ -226,7 +227,7 @@ def check_room(arguments: argparse.Namespace) -> None:
     """Raise UserError where this machine is too small for one run; Ray checks a cluster later."""
     import torch
 
-    cores, n_gpus = len(os.sched_getaffinity(0)), torch.cuda.device_count()
+    cores, n_gpus = usable_cores(), torch.cuda.device_count()
     fits = arguments.cpus <= cores and arguments.gpus <= n_gpus
     if not (arguments.address or fits):
         asked = f"--cpus {arguments.cpus} --gpus {arguments.gpus:g}"

@@ -32,6 +32,7 @@ from envs.spaces import ACTION_NAMES, NUMBER_NAMES, brief
 from envs.vector import EpisodeStatistics
 from utils.environments import Suite
 from utils.errors import ENDINGS, UserError, did_you_mean, error_text, shortened
+from utils.packages import missing
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
 
@@ -87,7 +88,7 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
     try:
         return EpisodeStatistics(make(config, seed), config.env)
     except ModuleNotFoundError as error:
-        raise _missing_package(config.env, error) from error
+        raise missing(str(error.name), f"env: '{config.env}'") from error
     except DependencyNotInstalled as error:
         raise UserError(f"env: '{config.env}': {error}") from error
 
@@ -120,7 +121,7 @@ def check_env_name(name: str) -> None:
             return
         names = suite.names()
     except ModuleNotFoundError as error:
-        raise _missing_package(name, error) from error
+        raise missing(str(error.name), f"env: '{name}'") from error
     if names is None:
         names = [each for each, place in SUITES.items() if place == SUITES[key]]
     if name not in names:  # one suite may have names of two beginnings
@@ -183,14 +184,7 @@ def _find_suite(name: str) -> Suite:
     try:
         return pkgutil.resolve_name((SUITES | REGISTERED)[key])()
     except ModuleNotFoundError as error:
-        raise _missing_package(name, error) from error
-
-
-def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:
-    return UserError(
-        f"env: '{name}' needs the package '{error.name}', which is not installed. "
-        f"Run: pip install {error.name}"
-    )
+        raise missing(str(error.name), f"env: '{name}'") from error
 
 
 @contextmanager

@@ -55,6 +55,7 @@ from envs.spaces import (
 from envs.vector import twin_if_asked
 from utils.environments import Action, Observation, Suite
 from utils.errors import ENDINGS, ROOT, EnvFault, UserError, did_you_mean, error_text
+from utils.packages import missing
 from utils.seeding import streams_kept
 from utils.user_modules import advice, import_module, is_environment_package, search
 
@@ -97,7 +98,7 @@ def find(name: str) -> EnvSpec:
     """
     if name.startswith(ATARI):
         if not is_environment_package(ATARI_PACKAGE):
-            raise UserError(f"env: '{name}' needs the package ale_py. Run: pip install ale-py")
+            raise missing(ATARI_PACKAGE, f"env: '{name}'")
         name = f"{ATARI_PACKAGE}:{name}"
     module_name, colon, env_id = name.rpartition(":")
     if colon:

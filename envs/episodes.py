@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise SystemExit(
         f"gymnasium {gymnasium.__version__} is installed, and 1.1 or newer is needed. "
-        "Run: pip install -r requirements.txt"
+        "Run: pip install 'gymnasium>=1.1'"
     ) from error
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.async_vector_env import AsyncState

@@ -5,7 +5,6 @@ alive. The function is sent to workers by value and needs Python's own library o
 small and quick to start.
 """
 
-import ctypes
 import fcntl
 import hashlib
 import logging
@@ -30,13 +29,12 @@ from analysis.run_data import Progress, read_progress
 from sweeps.grid import SweepRun
 from utils.errors import UserError, escape
 from utils.files import open_without_waiting
-from utils.run_folder import EXPERIMENTS, is_finished, write_json
+from utils.run_folder import EXPERIMENTS, is_finished, usable_cores, write_json
 
 PROGRAM = Path(__file__).resolve().parent.parent / "main.py"
 JOBS_DIR = EXPERIMENTS / ".sweep"  # settings and output of the runs
 REFRESH_SECONDS, CONNECT_SECONDS = 1.0, 10.0
 LONGEST_NOTE = 200
-PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.2
 TAIL = 4096
 OBJECT_STORE_BYTES = 100 * 2**20  # only names of files and last lines go through it
@@ -286,7 +284,7 @@ def ray_pool(address: str | None, cpus: int, gpus: float, trust: bool = False) -
     try:
         ray.init(
             address=address or "local",
-            num_cpus=len(os.sched_getaffinity(0)) if here else None,
+            num_cpus=usable_cores() if here else None,
             object_store_memory=OBJECT_STORE_BYTES if here else None,
             include_dashboard=False if here else None,
             logging_level=logging.ERROR,
@@ -359,13 +357,6 @@ def attempt(
     is_there = (workplace / folder).exists()
     resumed = ["--resume", str(folder)]
     command = [sys.executable, *program, *(resumed if is_there else new)]
-    parent, libc = os.getpid(), ctypes.CDLL(None)
-
-    def end_with_parent() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(128 + signal.SIGTERM)
-
     with log.open("ab") as file:
         file.write(f"\n{os.uname().nodename}: {' '.join(command)}\n".encode())
         file.flush()
@@ -378,17 +369,29 @@ def attempt(
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=end_with_parent,
         )
-        asked = False
-        while process.poll() is None:
-            if not asked and any(each.exists() for each in stops):
-                asked = True
-                process.terminate()
-            time.sleep(POLL_SECONDS)
+        with ended_with_us(process):
+            asked = False
+            while process.poll() is None:
+                if not asked and any(each.exists() for each in stops):
+                    asked = True
+                    process.terminate()
+                time.sleep(POLL_SECONDS)
     if process.returncode < 0:
         return f"killed by {signal.Signals(-process.returncode).name}"
     return last_line(log) or f"exit status {process.returncode}"
+
+
+@contextmanager
+def ended_with_us(process: subprocess.Popen) -> Iterator[None]:
+    """Let a process save and end, too, if this one is killed meanwhile."""
+    # The shell waits for a line that never comes: its input ends when we do, however that happens.
+    watch = ["sh", "-c", 'read -r line; kill -TERM "$0"', str(process.pid)]
+    with subprocess.Popen(watch, stdin=subprocess.PIPE, start_new_session=True) as watching:
+        try:
+            yield
+        finally:
+            watching.kill()
 
 
 def last_line(path: Path) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from utils.errors import EXHAUSTED, Interrupted, RunError, UserError, escape, one_line
+from utils.packages import EXTRAS, missing
 from utils.starting import restore_sigint
 
 MOST_DIGITS = 40
@@ -88,6 +89,10 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
         sys.stdout.flush()
     except UserError as error:
         return _ended(2, str(error))
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in EXTRAS:
+            raise
+        return _ended(2, str(missing(str(error.name), "this")))
     except RunError as error:
         return _ended(1, str(error))
     except Interrupted as error:

@@ -45,7 +45,8 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BufferedR
     partial = _partial(path)
     for other in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
         # The rest of a killed process, or a link to elsewhere; a living one writes its own.
-        if other == partial or not Path("/proc", other.suffixes[-2][1:]).exists():
+        writer = other.suffixes[-2][1:]
+        if other == partial or not (writer.isdecimal() and is_running(int(writer))):
             other.unlink(missing_ok=True)
     try:
         with partial.open("x+b") as file:
@@ -62,6 +63,16 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BufferedR
             error.filename = str(path)  # writing does not say where
         raise
     sync_folder(path.parent)
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # asks only
+    except PermissionError:  # somebody else's
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def _partial(path: Path) -> Path:

@@ -4,7 +4,6 @@ import csv
 import errno
 import hashlib
 import html
-import importlib.util
 import io
 import itertools
 import json
@@ -161,11 +160,6 @@ class WandbLogger:
         from PIL import Image
 
         return self._wandb.Image(Image.open(io.BytesIO(item.data)))
-
-
-def check_loggers(wandb: bool) -> None:
-    if wandb and importlib.util.find_spec("wandb") is None:
-        raise UserError("wandb: true needs the package wandb. Run: pip install wandb")
 
 
 class MetricsWriter:

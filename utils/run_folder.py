@@ -385,6 +385,14 @@ def source_sha256() -> str:
     return digest.hexdigest()
 
 
+def usable_cores() -> int:
+    """Return on how many cores this process may run; where the system cannot tell, all of them."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # of Linux alone
+        return os.cpu_count() or 1
+
+
 def describe_hardware() -> dict[str, object]:
     import torch  # not above: plot.py's --help would wait for it
 
@@ -395,7 +403,7 @@ def describe_hardware() -> dict[str, object]:
     return {
         "cpu": names[0] if names else platform.processor(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)),
+        "usable_cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1),
         "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],

@@ -236,10 +236,6 @@ class GgufModel(ModelFiles):
 
 def _check_gguf(path: Path) -> None:
     try:
-        import gguf  # noqa: F401 (the transformers library reads with it)
-    except ImportError as error:
-        raise UserError(f"{path}: needs gguf. Run: python -m pip install gguf") from error
-    try:
         with path.open("rb") as file:
             beginning = file.read(4)
     except OSError as error:
