@@ -163,7 +163,7 @@ def test_names_that_are_allowed_are_those_that_there_are():
 
 AT_ONCE = """
 import contextlib, sys
-import eval, main, plot, sweep
+import eval, helm, main, plot, sweep
 from analysis.__main__ import main as analysis
 for program in (main.main, eval.main, plot.main, sweep.main, analysis):
     with contextlib.suppress(SystemExit):
@@ -172,10 +172,12 @@ for program in (main.main, sweep.main):
     for wrong in ("nonsense=1", "gamma=2", "n_steps=many", "beta=3"):
         assert program(["--var", "model=CNN", "--var", wrong]) == 2
 assert "torch" not in sys.modules
+from helm import *
+assert Player.__name__ == "Player" and not hasattr(helm, "play")
 """
 
 
-def test_help_and_a_wrong_setting_wait_for_no_pytorch():
+def test_help_a_wrong_setting_and_the_import_wait_for_no_pytorch():
     subprocess.run([sys.executable, "-c", AT_ONCE], cwd=ROOT, check=True, capture_output=True)
 
 
