@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from models.caching import one_thread
-from models.sentence_encoder import load_sentence_encoder
+from models.language.load import load_sentence_encoder
 from rewards.settings import EFFECT, MANY_TREES, SAME_TEXT, SUBGOALS, SURVIVAL, TASK, TASKS
 from rewards.suggesters.rules import EFFECTIVE, TextState, possible_goals
 from utils.environments import State
