@@ -44,7 +44,6 @@ SYNONYMS = {
     "make crafting table": "place crafting table",
 }
 
-ONLY_BY_SUBGOALS = ("work and sleep", "gardening", "wilderness survival")
 # Subgoals that are no actions, and the actions behind them.
 DONE_BY = {"plant grass": "place plant", "chop grass with wood pickaxe": "chop grass"}
 NEIGHBOURS = [(dx, dy) for dx, dy in product((-1, 0, 1), repeat=2) if dx != dy]
