@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "envs": {"utils"},
     "rewards": {"models", "utils"},
     "trainers": {"rewards", "envs", "models", "utils"},
-    "analysis": {"trainers", "rewards", "models", "envs", "utils"},
+    "analysis": {"trainers", "models", "utils"},
     "helm": {"main", "analysis", "trainers", "models", "envs", "utils"},
     "main": {"analysis", "trainers", "models", "envs", "utils"},
     "eval": {"analysis", "trainers", "utils"},
