@@ -91,7 +91,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
         heading = f"{'Chance' if arguments.random else config.model} on {task}"
         agent = None if arguments.random else checkpoint
         player = restored_agent(config, env, agent, path)
-        page = page_of(env, config.env, player, heading)
+        page = page_of(env, player, heading)
         seed_everything(seed, config.deterministic)  # building networks has drawn numbers
         played = evaluate(player, env, arguments.n_episodes, arguments.greedy, seed, in_detail)
         with tqdm(played, total=arguments.n_episodes, unit=" episodes", disable=None) as recordings:

@@ -221,8 +221,7 @@ def _numbers(told: Iterable[GoalRow]) -> run_data.Table:
             for step, *each in zip(result.curves.x, *columns, strict=True):
                 rows.append((*place, step, name, *each))
         for name, result in one.rates.items():
-            final = ["" if value is None else float(value) for value in result.final]
-            rows.append((*place, result.curves.x[-1], name, *final))
+            rows.append((*place, result.curves.x[-1], name, *result.final.texts(repr)))
         for occasion, shares in one.quality.items():
             for grade, values in zip(GRADES, shares.shares, strict=True):
                 name = f"goals/{occasion}_{grade} share"

@@ -178,10 +178,9 @@ def summary(lines: Iterable[LengthCell]) -> run_data.Table:
     heading = ("agent", "task", "length", "runs", "score", "low", "high")
     rows: list[Sequence[object]] = [(*heading, "chance", "context", "horizon")]
     for cell in lines:
-        score = ["" if value is None else f"{value:.3f}" for value in cell.mean]
         chance, horizon = f"{TASKS[cell.environment].chance:.3f}", cell.played[0].horizon
         place = (cell.agent, cell.environment, cell.trained, len(cell.played))
-        rows.append((*place, *score, chance, cell.context, horizon))
+        rows.append((*place, *cell.mean.texts("{:.3f}".format), chance, cell.context, horizon))
     return rows
 
 

@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.spaces import flatdim
-from gymnasium.vector import VectorEnv
 
-from envs import action_names, number_names, picture_legend
 from models.agent import Agent
 from trainers.evaluation import Recording
+from utils.environments import Environments
 from utils.errors import RunError
 from utils.files import atomic_write
 
@@ -164,11 +162,10 @@ class EpisodePage:
             file.write(page.encode())
 
 
-def page_of(env: VectorEnv, name: str, agent: Agent, title: str) -> EpisodePage:
-    """Return an empty page for the environments of this name, with the words for all it shows."""
-    actions = action_names(name, flatdim(env.single_action_space), env.metadata)
-    numbers = number_names(name, env.metadata) or agent.reader.number_names
-    return EpisodePage(title, actions, numbers, picture_legend(name))
+def page_of(env: Environments, agent: Agent, title: str) -> EpisodePage:
+    """Return an empty page for these environments, with the words for all it shows."""
+    actions, numbers, picture = env.legend()
+    return EpisodePage(title, actions, numbers or agent.reader.number_names, picture)
 
 
 def is_picture(arrays: Mapping[str, np.ndarray]) -> bool:

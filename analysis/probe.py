@@ -30,13 +30,12 @@ from analysis.run_data import run_folders
 from analysis.scoreboard import TASKS as LADDER
 from analysis.source import AgentSource
 from analysis.statistics import PROBED
-from envs.vector import NOT_SHOWN, cues_of
 from models import agent_class, build_agent
 from models.agent import Agent, Memory, Step
 from models.observations import AgentInput, Observations
 from trainers.build import open_env
 from trainers.evaluation import evaluate
-from utils.environments import Environments
+from utils.environments import NOT_SHOWN, Environments
 from utils.errors import UserError, escape
 from utils.seeding import evaluation_seed, seed_everything
 
@@ -208,7 +207,7 @@ class RecordingAgent(Agent):
     def explain(self, step: Step) -> dict[str, np.ndarray]:
         """Return the cues [N] and each agent's states [N, D]."""
         states = {f"states{n}": own.cpu().numpy() for n, own in enumerate(self.states)}
-        return {"cues": cast(np.ndarray, cues_of(self.env)), **states}
+        return {"cues": cast(np.ndarray, self.env.cues()), **states}
 
 
 def analyse(
@@ -290,7 +289,7 @@ def _telling(source: AgentSource) -> Iterator[Environments]:
     for drawn in (False, True):
         with open_env(source.config, source.env_seed, drawn=drawn) as env:
             env.reset(seed=source.env_seed)
-            if cues_of(env) is not None:
+            if env.cues() is not None:
                 yield env
                 return
     raise UserError(

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import html
 import io
+import itertools
 import json
 import math
 import os
@@ -461,6 +462,16 @@ def _differing(
         if len(values) > 1 and not is_seed and not {name, name.partition(".")[0]} & {*ignored}:
             found[name] = sorted(values)
     return found
+
+
+def differing_names(first: Values, *others: Values) -> list[str]:
+    """Return the names of settings that are not there, or not the same, in all."""
+    missing = object()  # unlike a setting that is null
+    return [
+        name
+        for name in dict.fromkeys(itertools.chain(first, *others))
+        if any(other.get(name, missing) != first.get(name, missing) for other in others)
+    ]
 
 
 def _is_seed(value: object, settings: Values) -> bool:

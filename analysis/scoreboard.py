@@ -419,7 +419,7 @@ def _difference(cell: ScoreCell, other: ScoreCell) -> str:
         return ""
     kinds = [each.runs[0].kind | {"observability": None} for each in (cell, other)]
     if cell.agent is other.agent and kinds[0] != kinds[1]:
-        return f"{_differing(kinds)} differ"
+        return f"{', '.join(run_data.differing_names(*kinds))} differ"
     scores = [each.task.normalised(each.scores) for each in (cell, other)]
     return _estimate_text(difference(*scores))
 
@@ -549,18 +549,13 @@ def _of_one_kind(entries: Sequence[Entry], left_out: list[LeftOut]) -> list[Entr
         chosen = []
     # Everything left out is told with its reason, so that no run vanishes unseen.
     folders = {entry.folder for entry in chosen}
-    names = _differing([entry.kind for entry in entries])
+    names = ", ".join(run_data.differing_names(*(entry.kind for entry in entries)))
     for entry in entries:
         if entry.folder not in folders:
             is_repeated = chosen and entry.kind == chosen[0].kind
             why = "same settings and seed" if is_repeated else f"settings differ ({names})"
             left_out.append(LeftOut(why, entry.folder, entry.place))
     return chosen
-
-
-def _differing(kinds: Sequence[Values]) -> str:
-    names = dict.fromkeys(name for kind in kinds for name in kind)
-    return ", ".join(n for n in names if any(kind.get(n) != kinds[0].get(n) for kind in kinds))
 
 
 def _measured(folder: Path, metric: str) -> RunScore:

@@ -26,6 +26,10 @@ class Estimate(NamedTuple):
     low: np.ndarray | None = None
     high: np.ndarray | None = None
 
+    def texts(self, text: Callable[[float], str]) -> list[str]:
+        """Return a number and the ends of its interval as they are written, "" without one."""
+        return ["" if each is None else text(float(each)) for each in self]
+
 
 class Curves(NamedTuple):
     x: np.ndarray
@@ -278,14 +282,14 @@ def aggregate(results: Sequence[CurveSummary]) -> list[Aggregate]:
 
 def aggregates_table(aggregates: Iterable[Aggregate], precise: bool = False) -> Table:
     number = repr if precise else "{:.3f}".format
-    rows = [[each.name, len(each.environments), *_texts(each.iqm, number)] for each in aggregates]
+    rows = [[each.name, len(each.environments), *each.iqm.texts(number)] for each in aggregates]
     return [["agent", "environments", "IQM, normalised", "low", "high"], *rows]
 
 
 def profiles_table(aggregates: Iterable[Aggregate]) -> Table:
     heading = ["agent", "score", "runs above", "low", "high"]
     lines = [
-        [each.name, float(tau), *_texts(Estimate(*at), repr)]
+        [each.name, float(tau), *Estimate(*at).texts(repr)]
         for each in aggregates
         for tau, *at in zip(TAUS, *(part for part in each.profile if part is not None), strict=True)
     ]
@@ -308,7 +312,7 @@ def results_table(
     table = [heading]
     for result in results:
         line = [result.name, result.environment, result.n_runs, place(float(result.curves.x[-1]))]
-        line += _texts(result.final, score)
+        line += result.final.texts(score)
         if threshold is not None:
             line.append("never" if result.reached is None else place(result.reached))
             line.append(result.n_reached if precise else f"{result.n_reached}/{result.n_runs}")
@@ -326,16 +330,12 @@ def curves_table(results: Iterable[CurveSummary], axis: str) -> Table:
         absent = np.full(len(value), None)
         bounds = [absent if each is None else each for each in (low, high)]
         for x, *point in zip(result.curves.x, value, *bounds, strict=True):
-            numbers = _texts(Estimate(*point), repr)
+            numbers = Estimate(*point).texts(repr)
             rows.append((result.name, result.environment, result.n_runs, repr(float(x)), *numbers))
     return rows
 
 
 def comparisons_table(comparisons: Iterable[Comparison], precise: bool = False) -> Table:
     number = repr if precise else "{:.2f}".format
-    rows = [[each.better, each.other, *_texts(each.probability, number)] for each in comparisons]
+    rows = [[each.better, each.other, *each.probability.texts(number)] for each in comparisons]
     return [["agent", "beats", "probability", "low", "high"], *rows]
-
-
-def _texts(estimate: Estimate, text: Callable[[float], str]) -> list[str]:
-    return ["" if value is None else text(float(value)) for value in estimate]

@@ -18,13 +18,13 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from envs import make_vector_env
 from models.baselines import N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES
 from models.encoders import LARGE, SMALL, build_encoder
 from models.observations import ObservationPreprocessor
 from models.settings import DEFAULT_ENCODER, EncoderSettings
 from trainers.collector import stacked
 from trainers.settings import PpoSettings
+from utils.environments import Environments
 from utils.errors import UserError
 
 WIDTH = 256  # of features before an LSTM, and of the LSTM
@@ -108,10 +108,9 @@ class Sb3Environments(VecEnv):
         return cast(Tensor, self._reader(observations).vectors).numpy()
 
 
-def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
+def rival(name: str, config: PpoSettings, env: Environments) -> PPO | RecurrentPPO:
     """Return PPO, RecurrentPPO or RecurrentPPO-default; UserError if it cannot see observations."""
     torch.manual_seed(config.seed)
-    env = make_vector_env(config, config.seed)
     space = env.single_observation_space
     reader = ObservationPreprocessor(space)
     if isinstance(space, spaces.Dict) and (reader.image_shape or reader.n_texts):

@@ -35,6 +35,7 @@ from main import build_run
 from models import AGENTS, PUBLISHED, agent_class
 from models.caching import ObservationCache
 from models.helm import LanguageMemoryAgent
+from trainers.build import open_env
 from trainers.collector import Collector
 from trainers.ppo import PPO
 from trainers.ranks import Ranks
@@ -192,16 +193,17 @@ def trained_rival(name: str, settings: Sequence[str], warm_up: int) -> TrainingS
 
     config = load_config(None, settings).part(PpoSettings)
     torch.set_num_threads(number_of_threads(config.threads))
-    model = rival(name, config)
-    moments: list[tuple[int, float]] = []
-    begun = time.perf_counter()
+    with open_env(config, config.seed) as env:
+        model = rival(name, config, env)
+        moments: list[tuple[int, float]] = []
+        begun = time.perf_counter()
 
-    def note(*_: object) -> bool:
-        moments.append((model.num_timesteps, time.perf_counter() - begun))
-        return True
+        def note(*_: object) -> bool:
+            moments.append((model.num_timesteps, time.perf_counter() - begun))
+            return True
 
-    model.learn(config.n_steps, callback=note)
-    rates = model.num_timesteps / (time.perf_counter() - begun), rate_after(moments, warm_up)
+        model.learn(config.n_steps, callback=note)
+        rates = model.num_timesteps / (time.perf_counter() - begun), rate_after(moments, warm_up)
     return TrainingSpeed(name, *rates, peak_megabytes(), peak_gpu_megabytes(), {})
 
 

@@ -15,7 +15,7 @@ import functools
 import logging
 import pkgutil
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -28,7 +28,7 @@ from envs import any_gymnasium
 from envs.episodes import MAKE_ANEW
 from envs.facts import facts_of
 from envs.settings import FULL, OWN_GRIDS, READS, TITLE, ResetSettings
-from envs.spaces import ACTION_NAMES, NUMBER_NAMES, brief
+from envs.spaces import brief
 from envs.vector import EpisodeStatistics
 from utils.environments import Suite
 from utils.errors import ENDINGS, UserError, did_you_mean, error_text, shortened
@@ -86,7 +86,7 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
     suite = _find_suite(config.env)
     make = suite.make_drawn if drawn else suite.make
     try:
-        return EpisodeStatistics(make(config, seed), config.env)
+        return EpisodeStatistics(make(config, seed), config.env, suite)
     except ModuleNotFoundError as error:
         raise missing(str(error.name), f"env: '{config.env}'") from error
     except DependencyNotInstalled as error:
@@ -128,22 +128,6 @@ def check_env_name(name: str) -> None:
         near = [each for each in names if each.startswith(key)] if key[-1:] in "-_" else names
         hint = did_you_mean(name, near) or f" Allowed: {', '.join(near)}"
         raise UserError(f"env: unknown environment '{shortened(name)}'.{hint}")
-
-
-def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the names of an environment's actions, their numbers where it has none."""
-    own = (metadata or {}).get(ACTION_NAMES, _find_suite(name).action_names)
-    known = [str(each) for each in own]
-    return [*known[:n_actions], *(str(number) for number in range(len(known), n_actions))]
-
-
-def number_names(name: str, metadata: Mapping[str, Any] | None = None) -> list[str]:
-    own = (metadata or {}).get(NUMBER_NAMES, _find_suite(name).number_names)
-    return [str(each) for each in own]
-
-
-def picture_legend(name: str) -> str:
-    return _find_suite(name).picture_legend
 
 
 class Suites(Registry):

@@ -17,8 +17,8 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from envs.settings import FULL, LengthSettings
-from envs.vector import NOT_SHOWN, NumpyVectorEnv
-from utils.environments import Suite
+from envs.vector import NumpyVectorEnv
+from utils.environments import NOT_SHOWN, Suite
 
 # By name: how many steps beside the oracle (x = 0) an episode begins.
 ORACLE_DISTANCES = {"TMazePassive-v0": 0, "TMazeActive-v0": 1}

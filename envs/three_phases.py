@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from envs.settings import FULL, PER_ENVIRONMENT, PER_EPISODE, LengthSettings, VisualMatchSettings
-from envs.vector import NOT_SHOWN, NumpyVectorEnv
-from utils.environments import Suite
+from envs.vector import NumpyVectorEnv
+from utils.environments import NOT_SHOWN, Suite
 from utils.seeding import episode_seed
 
 N_ROWS, N_COLUMNS, VIEW = 7, 11, 5

@@ -33,14 +33,22 @@ from envs.episodes import (
     episode_seed,
 )
 from envs.settings import FULL, TwinSettings
-from envs.spaces import brief
-from utils.environments import Environments, Info, Observation, State, Wrapped
+from envs.spaces import ACTION_NAMES, NUMBER_NAMES, brief
+from utils.environments import (
+    NOT_SHOWN,
+    Environments,
+    Info,
+    Legend,
+    Observation,
+    State,
+    Suite,
+    Wrapped,
+)
 from utils.errors import ENDINGS, UserError
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
 STEPS_UNTIL_FORGOTTEN = 1_000  # actions of ended episodes are kept so long
 
-NOT_SHOWN = -1
 # Of N environments: an array [N, ...], or several by name, those of text holding objects.
 Shown = np.ndarray | dict[str, np.ndarray]
 
@@ -208,9 +216,9 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
     true, an episode that ends without a word has failed; else its success is unknown, NaN.
     """
 
-    def __init__(self, env: VectorEnv, name: str) -> None:
+    def __init__(self, env: VectorEnv, name: str, suite: Suite | type[Suite] = Suite) -> None:
         super().__init__(env)
-        self.name, self._n_steps = name, 0
+        self.name, self._suite, self._n_steps = name, suite, 0
         self._is_success_said = self.has_success
         # Of the last steps, back to where the longest running episode began.  [N] each
         self._actions: deque[np.ndarray] = deque(maxlen=LONGEST_REPLAY)
@@ -233,6 +241,28 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             # Seldom, as it copies the queue: between, a few steps too many are kept.
             self._actions = deque(self._running_actions(), LONGEST_REPLAY)
         return observations, rewards, terminated, truncated, info
+
+    def cues(self) -> np.ndarray | None:
+        """Return the cue that each of N environments shows now, NOT_SHOWN where none.  [N] int64
+
+        None stands for environments without cues. UserError if one says something else.
+        """
+        told = super().cues()
+        if told is None:
+            return None
+        if len(told) != self.num_envs:
+            raise UserError(
+                f"env: cues() has {len(told)} numbers and there are {self.num_envs} worlds"
+            )
+        return np.array([_number(cue) for cue in np.asarray(told, object).tolist()], dtype=np.int64)
+
+    def legend(self) -> Legend:
+        """Return the names of the metadata, else the suite's; actions without one are numbered."""
+        names = [str(each) for each in self.metadata.get(ACTION_NAMES, self._suite.action_names)]
+        n_actions = flatdim(self.single_action_space)
+        actions = [*names[:n_actions], *map(str, range(len(names), n_actions))]
+        numbers = self.metadata.get(NUMBER_NAMES, self._suite.number_names)
+        return Legend(actions, [str(each) for each in numbers], self._suite.picture_legend)
 
     def state_dict(self) -> State:
         """Return the running episodes, or nothing of them where they cannot be played again."""
@@ -355,23 +385,6 @@ class Twin(gymnasium.ObservationWrapper):
 
 def twin_if_asked(make_one: MakeOne, config: TwinSettings) -> MakeOne:
     return (lambda: Twin(make_one())) if config.observability == FULL else make_one
-
-
-def cues_of(env: Environments) -> np.ndarray | None:
-    """Return the cue that each of N environments shows now, NOT_SHOWN where none.  [N] int64
-
-    None stands for environments without cues. A single environment has `cue()`, see
-    `envs/any_gymnasium.py`.
-
-    Raises:
-        UserError: it says something else.
-    """
-    told = env.cues()
-    if told is None:
-        return None
-    if len(told) != env.num_envs:
-        raise UserError(f"env: cues() has {len(told)} numbers and there are {env.num_envs} worlds")
-    return np.array([_number(cue) for cue in np.asarray(told, object).tolist()], dtype=np.int64)
 
 
 def _number(cue: object) -> int:

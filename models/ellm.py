@@ -15,13 +15,13 @@ from models.agent import Agent, Memory, Step, TensorMemory
 from models.caching import to_float01
 from models.encoders import ImageEncoder, build_image_encoder, initialise_orthogonal, mlp
 from models.language.layers import Linear
-from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
-from models.sentence_encoder import (
+from models.language.load import (
     SentenceFeatures,
     SentenceSums,
     load_sentence_encoder,
     with_orthogonal_layers,
 )
+from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.settings import EllmSettings
 from utils.errors import UserError
 

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from models.caching import DistinctImages, ObservationCache, encoded_once, one_thread, to_float01
 from models.language.layers import Linear
+from models.language.load import SentenceFeatures, load_sentence_encoder
 from models.observations import ObservationBatch, ObservationPreprocessor, Observations
-from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 from models.settings import EncoderSettings
 from utils.errors import UserError
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from models.caching import to_float01
 from models.encoders import ImageTextEncoder
 from models.language.files import find_model
-from models.sentence_encoder import SentenceEncoder
+from models.language.load import SentenceEncoder
 from utils.environments import State
 from utils.files import DATA_FOLDER
 from utils.small_networks import Batches, fit, load_reader, save_reader

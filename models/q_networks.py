@@ -35,6 +35,7 @@ from models.encoders import ImageEncoder, build_image_encoder, configured_reader
 from models.heads import SquashedGaussian, checked_actions
 from models.helm import LanguageMemory, configured_readout, observed_by_encoder
 from models.language.layers import Linear
+from models.language.load import SentenceFeatures, load_sentence_encoder
 from models.memories import TrainedMemory
 from models.observations import (
     AgentInput,
@@ -43,7 +44,6 @@ from models.observations import (
     Observations,
     zero_where,
 )
-from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 from models.settings import MemoryLengthSettings, OffPolicyNetworkSettings
 from utils.settings import networks_of
 

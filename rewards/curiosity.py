@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from models.agent import Agent, Transitions
 from models.caching import DistinctImages, to_float01
 from models.encoders import ImageEncoder, build_image_encoder, initialise_orthogonal
+from models.language.load import SentenceFeatures, load_sentence_encoder
 from models.observations import AgentInput, ObservationBatch, Observations, RunningMeanVariance
-from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 from rewards.settings import AptSettings, E3BSettings, IntrinsicSettings, NovelDSettings
 from utils.environments import State
 from utils.errors import UserError

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from models.caching import one_thread
-from models.sentence_encoder import load_sentence_encoder
+from models.language.load import load_sentence_encoder
 from rewards.settings import EFFECT, MANY_TREES, SAME_TEXT, SUBGOALS, SURVIVAL, TASK, TASKS
 from rewards.suggesters.rules import EFFECTIVE, TextState, possible_goals
 from utils.environments import State
@@ -44,7 +44,6 @@ SYNONYMS = {
     "make crafting table": "place crafting table",
 }
 
-ONLY_BY_SUBGOALS = ("work and sleep", "gardening", "wilderness survival")
 # Subgoals that are no actions, and the actions behind them.
 DONE_BY = {"plant grass": "place plant", "chop grass with wood pickaxe": "chop grass"}
 NEIGHBOURS = [(dx, dy) for dx, dy in product((-1, 0, 1), repeat=2) if dx != dy]

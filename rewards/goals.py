@@ -4,11 +4,9 @@
 statistics of episodes and nowhere else.
 """
 
-import dataclasses
-import logging
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from string import printable
 
 import numpy as np
@@ -17,7 +15,6 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rewards.episode_goals import (
-    ONLY_BY_SUBGOALS,
     SYNONYMS,
     EpisodeGoals,
     Quality,
@@ -29,85 +26,20 @@ from rewards.episode_goals import (
     Tidying,
     actions_of,
 )
-from rewards.settings import REWARD_LAST, TASK, GoalSettings
+from rewards.settings import GoalSettings
 from rewards.suggesters import SUGGESTERS, rules
 from utils.environments import Environments, Info, Observation, State, Wrapped
-from utils.errors import UserError, raise_any
+from utils.errors import UserError
 from utils.files import object_array
 from utils.household import SUITABLE
-from utils.settings import Config, needless
+from utils.settings import Config
 
-log = logging.getLogger(__name__)
-
-ASKING = ("language-model", "server", "yes-no")  # suggesters that ask a language model
 GOAL = "goal"  # the key of the sentence in an observation
 LONGEST_GOAL = 100_000  # signs
 EPISODES_AVERAGED = 100
 SITUATION = ("scene", "inventory", "status", "items")  # of info, before an action
 AFTERWARDS = ("last_scene", "last_inventory", "last_status", "items_after")
 DESCRIBED = "CrafterText-v0"
-
-
-DEFAULTS = {field.name: field.metadata["default"] for field in dataclasses.fields(GoalSettings)}
-# Settings that an evaluation may change: the agent stays as it is.
-OF_EVALUATION = set(DEFAULTS) - {"goal_conditioned"}
-# Settings without effect unless another one is given.
-NEEDS = {
-    field.name: field.metadata["needs"]
-    for field in dataclasses.fields(GoalSettings)
-    if field.metadata["needs"]
-}
-
-
-def validate_config(config: GoalSettings) -> list[str]:
-    task = config.single_task
-    lines = []
-    if config.suggester is not None and task is not None:
-        lines.append(
-            f"single_task: '{task}' excludes other goals, and suggester={config.suggester} gives "
-            "some. Give one of them"
-        )
-    if task in ONLY_BY_SUBGOALS and config.single_task_goals == TASK:
-        lines.append(
-            f"single_task: '{task}' is paid by its subgoals alone. Add single_task_goals=subgoals, "
-            f"or {REWARD_LAST}"
-        )
-    if config.goal_conditioned and config.suggester is None and task is None:
-        lines.append("goal_conditioned: there are no goals. Add suggester=oracle or a single_task")
-    return lines
-
-
-def as_played(config: Config, given: Collection[str]) -> Config:
-    """Return the settings of a run that is played, perhaps for other goals than its own.
-
-    A given task replaces the run's suggester, and a given suggester its task; settings without
-    effect then have their defaults. A language model is asked only where its suggester is given.
-
-    Args:
-        config: Of the run, with the given settings.
-        given: The names of these.
-
-    Raises:
-        UserError: a line for every pair of settings that cannot both hold.
-    """
-    values = {name: vars(config)[name] for name in DEFAULTS}
-    for name, rival in (("single_task", "suggester"), ("suggester", "single_task")):
-        if name in given and rival not in given and values[name] is not None:
-            values[rival] = None
-    asked = values["suggester"]
-    if "suggester" not in given and asked in ASKING:
-        log.info(
-            f"no goals are suggested: suggester={asked} asks a language model, and playing asks "
-            f"one only with --var suggester={asked}"
-        )
-        # An agent that reads goals needs the sentence in its observations, though it names none.
-        values["suggester"] = "silent" if values["goal_conditioned"] else None
-    for name, needed in NEEDS.items():
-        if values[needed] is None and name not in given:
-            values[name] = DEFAULTS[name]
-    config = config.replace(**values)
-    raise_any([*needless(config, DEFAULTS), *validate_config(config.part(GoalSettings))])
-    return config
 
 
 def with_goals(env: Environments, config: Config) -> Environments:

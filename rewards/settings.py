@@ -3,10 +3,15 @@
 # Apart from the code that reads them: a program shows its help and refuses a wrong setting without
 # waiting for PyTorch.
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, fields
 
 from models.settings import DEFAULT_ENCODER, SentenceSettings
-from utils.settings import Part, setting
+from utils.errors import raise_any
+from utils.settings import Config, Part, needless, setting
+
+log = logging.getLogger(__name__)
 
 TASK, SUBGOALS, REWARD_LAST = KINDS = ("task", "subgoals", "reward-last")
 SAME_TEXT = "same-text"
@@ -60,6 +65,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "gardening": ("chop grass", "chop tree", "place plant"),
     "wilderness survival": ("sleep", "chop grass", "attack zombie"),
 }
+ONLY_BY_SUBGOALS = ("work and sleep", "gardening", "wilderness survival")
 
 
 @dataclass(frozen=True)
@@ -321,3 +327,62 @@ SUGGESTER_READS = {
     "server": (ServerSettings,),
     "yes-no": (YesNoSettings,),
 }
+GOAL_DEFAULTS = {field.name: field.metadata["default"] for field in fields(GoalSettings)}
+ASKING = ("language-model", "server", "yes-no")  # suggesters that ask a language model
+# Settings that an evaluation may change: the agent stays as it is.
+OF_EVALUATION = set(GOAL_DEFAULTS) - {"goal_conditioned"}
+# Settings without effect unless another one is given.
+NEEDS = {
+    field.name: field.metadata["needs"] for field in fields(GoalSettings) if field.metadata["needs"]
+}
+
+
+def goal_contradictions(config: GoalSettings) -> list[str]:
+    task = config.single_task
+    lines = []
+    if config.suggester is not None and task is not None:
+        lines.append(
+            f"single_task: '{task}' excludes other goals, and suggester={config.suggester} gives "
+            "some. Give one of them"
+        )
+    if task in ONLY_BY_SUBGOALS and config.single_task_goals == TASK:
+        lines.append(
+            f"single_task: '{task}' is paid by its subgoals alone. Add single_task_goals=subgoals, "
+            f"or {REWARD_LAST}"
+        )
+    if config.goal_conditioned and config.suggester is None and task is None:
+        lines.append("goal_conditioned: there are no goals. Add suggester=oracle or a single_task")
+    return lines
+
+
+def as_played(config: Config, given: Collection[str]) -> Config:
+    """Return the settings of a run that is played, perhaps for other goals than its own.
+
+    A given task replaces the run's suggester, and a given suggester its task; settings without
+    effect then have their defaults. A language model is asked only where its suggester is given.
+
+    Args:
+        config: Of the run, with the given settings.
+        given: The names of these.
+
+    Raises:
+        UserError: a line for every pair of settings that cannot both hold.
+    """
+    values = {name: vars(config)[name] for name in GOAL_DEFAULTS}
+    for name, rival in (("single_task", "suggester"), ("suggester", "single_task")):
+        if name in given and rival not in given and values[name] is not None:
+            values[rival] = None
+    asked = values["suggester"]
+    if "suggester" not in given and asked in ASKING:
+        log.info(
+            f"no goals are suggested: suggester={asked} asks a language model, and playing asks "
+            f"one only with --var suggester={asked}"
+        )
+        # An agent that reads goals needs the sentence in its observations, though it names none.
+        values["suggester"] = "silent" if values["goal_conditioned"] else None
+    for name, needed in NEEDS.items():
+        if values[needed] is None and name not in given:
+            values[name] = GOAL_DEFAULTS[name]
+    config = config.replace(**values)
+    raise_any([*needless(config, GOAL_DEFAULTS), *goal_contradictions(config.part(GoalSettings))])
+    return config

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.figures import check_picture, draw_runs
-from analysis.run_data import CODE, read_facts
+from analysis.run_data import CODE, differing_names, read_facts
 from utils import run_folder
 from utils.errors import UserError, did_you_mean, raise_all, raise_any
 from utils.given_settings import (
@@ -36,6 +36,7 @@ from utils.given_settings import (
 )
 from utils.settings import (
     Config,
+    Values,
     all_settings,
     as_json,
     read_settings,
@@ -223,10 +224,11 @@ def draw(runs: Sequence[SweepRun], picture: Path) -> None:
     """Draw the curves of runs as plot.py does; those apart by a swept setting are not averaged."""
     # Nor are those apart by the user's code. Environments of other settings have panels of their
     # own.
-    panels, first = dict[str, None](), dict[str, Config]()
+    panels, first = dict[str, None](), dict[str, Values]()
     code: dict[str, set[object]] = {}
     for run in runs:
-        differing = _differing(run.config, first.setdefault(run.config.env, run.config))
+        settings = run.config.as_dict()
+        differing = differing_names(settings, first.setdefault(run.config.env, settings))
         panels |= dict.fromkeys(settings_of_env(run.config).intersection(differing))
         for name, value in read_facts(run.folder).items():
             code.setdefault(name, set()).add(value)
@@ -236,23 +238,24 @@ def draw(runs: Sequence[SweepRun], picture: Path) -> None:
 
 
 def swept_settings(runs: Iterable[SweepRun]) -> list[str]:
-    first: dict[tuple[str, str], Config] = {}
+    first: dict[tuple[str, str], Values] = {}
     found: set[str] = set()
     names: dict[str, None] = {}
     for run in runs:
-        other = first.setdefault((run.config.model, run.config.env), run.config)
-        found |= set(_differing(run.config, other))
-        names |= dict.fromkeys(all_settings(run.config.as_dict()))
+        settings = run.config.as_dict()
+        other = first.setdefault((run.config.model, run.config.env), settings)
+        found |= {*differing_names(settings, other)}
+        names |= dict.fromkeys(all_settings(settings))
     return [name for name in names if name in found and name != "seed"]
 
 
 def _runs_of(cells: Sequence[GridPoint], swept: Sequence[str]) -> list[SweepRun]:
     """Return the runs of a grid; runs of equal names get their differing settings into them."""
     runs = [_named(cell, swept) for cell in cells]
-    sharing: dict[Path, list[Config]] = {}
+    sharing: dict[Path, list[Values]] = {}
     for run in runs:
-        sharing.setdefault(run.folder, []).append(run.config)
-    apart = {folder: _differing(*configs) for folder, configs in sharing.items()}
+        sharing.setdefault(run.folder, []).append(run.config.as_dict())
+    apart = {folder: differing_names(*settings) for folder, settings in sharing.items()}
     return [_named(cell, swept, apart[run.folder]) for cell, run in zip(cells, runs, strict=True)]
 
 
@@ -288,7 +291,7 @@ def _check_distinct(runs: Iterable[SweepRun]) -> None:
             continue
         other = by_folder.setdefault(run.folder, run)
         if other is not run:
-            names = ", ".join(_differing(run.config, other.config))
+            names = ", ".join(differing_names(run.config.as_dict(), other.config.as_dict()))
             problems.append(
                 f"{run.folder}: two runs of this name differ in {names}, by signs that no name "
                 "may have. Give the settings files different names"
@@ -315,13 +318,3 @@ def _check_folder(run: SweepRun, trust: bool) -> None:
     if not is_over:
         with run_folder.locked(run.folder):  # raises UserError if a process is writing there
             pass
-
-
-def _differing(first: Config, *others: Config) -> list[str]:
-    settings, *further = (config.as_dict() for config in (first, *others))
-    missing = object()
-    return [
-        name
-        for name in dict.fromkeys(itertools.chain(settings, *further))
-        if any(other.get(name, missing) != settings.get(name, missing) for other in further)
-    ]

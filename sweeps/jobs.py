@@ -145,12 +145,8 @@ class Jobs:
     """The runs of a grid, all known beforehand; `sweeps.search` has runs that are not."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self._jobs = list(jobs)
+        self.jobs = list(jobs)
         self._missing = iter([job for job in jobs if job.state is not State.DONE])
-
-    @property
-    def jobs(self) -> list[Job]:
-        return self._jobs
 
     @property
     def n_to_come(self) -> int:

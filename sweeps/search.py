@@ -178,7 +178,7 @@ class Search(Jobs):
             check_runs([run], self._check, trust=self.options.trust)
             trial.set_user_attr("run", str(run.folder))
             job = Job(run)
-            self._jobs.append(job)
+            self.jobs.append(job)
             self._open[job] = trial
             return job
         return None

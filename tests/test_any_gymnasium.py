@@ -22,6 +22,8 @@ import eval as eval_program
 from envs import make_vector_env
 from envs.any_gymnasium import check_first_steps, checked_vector, vector_of, why_not_drawn
 from envs.spaces import LONGEST_SIDE, Converted, adapt_action_space, adapt_observation_space
+from envs.t_maze import TMaze
+from envs.vector import EpisodeStatistics
 from models.observations import ObservationPreprocessor
 from tests import runs
 from tests.any_envs import SPACES, Masked, Sampled, Steered
@@ -190,10 +192,12 @@ def test_a_vector_environment_has_its_mask_in_observations_alone():
 
 def test_joint_actions_have_names_and_so_have_numbers_that_the_environment_names():
     env = vector_of(sampled(actions=spaces.MultiDiscrete([1, 2])), 1, seed=0)
-    name = f"{HERE}:Sampled-v0"
-    assert envs.action_names(name, 2, env.metadata) == ["0, 0", "0, 1"]
-    assert envs.number_names(name, env.metadata) == ["left"]
-    assert envs.action_names("CartPole-v1", 2, {}) == ["0", "1"]
+    assert EpisodeStatistics(env, "").legend() == (["0, 0", "0, 1"], ["left"], "")
+    bare = vector_of(lambda: gymnasium.make("CartPole-v1"), 1, seed=0)
+    assert EpisodeStatistics(bare, "").legend() == (["0", "1"], [], "")
+    maze = make_vector_env(config("TMazePassive-v0"), 0).legend()
+    assert (maze.actions[0], maze.numbers[0]) == (TMaze.action_names[0], TMaze.number_names[0])
+    assert maze.picture == TMaze.picture_legend
 
 
 @pytest.mark.parametrize("in_processes", [False, True])

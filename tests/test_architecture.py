@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "envs": {"utils"},
     "rewards": {"models", "utils"},
     "trainers": {"rewards", "envs", "models", "utils"},
-    "analysis": {"trainers", "rewards", "models", "envs", "utils"},
+    "analysis": {"trainers", "models", "utils"},
     "helm": {"main", "analysis", "trainers", "models", "envs", "utils"},
     "main": {"analysis", "trainers", "models", "envs", "utils"},
     "eval": {"analysis", "trainers", "utils"},
@@ -28,10 +28,10 @@ MAY_IMPORT = {
 # Files that are read before a story is understood: what its file imports, and they in turn. A
 # reader keeps about twenty in mind; main.py shows everything, helm.py language models, too.
 MOST_FILES = {
-    "main.py": 55,
+    "main.py": 41,
     "trainers/ppo.py": 18,
     "trainers/dqn.py": 20,
-    "models/helm.py": 26,
+    "models/helm.py": 24,
 }
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 WRAPPED = {

@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 import envs
-from envs import SUITES, action_names, check_env_name, make_vector_env, minigrid
+from envs import SUITES, check_env_name, make_vector_env, minigrid
 from envs.envpool_vector import pool_tasks
 from envs.vector import EpisodeStatistics
 from tests.agents import small_config
@@ -207,4 +207,3 @@ def test_a_simulator_that_lacks_an_optional_part_is_a_users_error(monkeypatch):
 def test_no_two_actions_of_a_suite_have_the_same_name(suite):
     names = pkgutil.resolve_name(suite).action_names
     assert len(set(names)) == len(names)
-    assert action_names("ContinuousRecognition-v0", 3) == ["new", "old", "2"]  # of three, two named

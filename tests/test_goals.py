@@ -6,8 +6,8 @@ import pytest
 from envs.vector import EpisodeStatistics
 from rewards import episode_goals
 from rewards.episode_goals import TASKS, Quality, RewardRule, Similarity, SingleTask, SuggestedGoals
-from rewards.goals import GoalRewards, as_played, sentence, with_goals
-from rewards.settings import GoalSettings
+from rewards.goals import GoalRewards, sentence, with_goals
+from rewards.settings import GoalSettings, as_played
 from rewards.suggesters import SUGGESTERS
 from rewards.suggesters.rules import Oracle, TextState
 from tests.described import (

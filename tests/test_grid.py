@@ -88,25 +88,19 @@ def test_a_long_name_begins_with_what_differs_and_ends_in_the_seed(tmp_path):
 
 UNREAD = [f"topk={n}: topk is read by SHELM, and this is CNN-PPO" for n in "12"]
 MISTAKES = [  # of lists of values, each told once
-    ({"model": "CNN-PPO", "topk": "1,2", "seed": "0,1"}, UNREAD),
-    ({"gamma": "0.9,2", "n_envs": "x", "seed": "0,1,2"}, ["n_envs=x: ", "gamma=2: "]),
-    ({"learning_rate": "1e-4,0.0001"}, ["the same settings as"]),
-    ({"seed": ",".join(map(str, range(5000))), "gamma": "0.1,0.2,0.3"}, ["larger than"]),
+    (["model=CNN-PPO", "topk=1,2", "seed=0,1"], UNREAD),
+    (["gamma=0.9,2", "n_envs=x", "seed=0,1,2"], ["n_envs=x: ", "gamma=2: "]),
+    (["learning_rate=1e-4,0.0001"], ["the same settings as"]),
+    ([f"seed={','.join(map(str, range(5000)))}", "gamma=0.1,0.2,0.3"], ["larger than"]),
+    (["gamma=0.9", "gamma=0.8", "n_envs"], ["gamma is given", "expected KEY=V"]),
 ]
 
 
 @pytest.mark.parametrize(("lists", "reasons"), MISTAKES)
 def test_every_mistake_of_a_grid_is_told_once(lists, reasons):
     with pytest.raises(UserError) as caught:
-        make_grid([], parse_lists([f"{name}={values}" for name, values in lists.items()]))
+        make_grid([], parse_lists(lists))
     for line, reason in zip(caught.value.lines, reasons, strict=True):
-        assert reason in line
-
-
-def test_a_bad_list_gets_a_line():
-    with pytest.raises(UserError) as caught:
-        parse_lists(["gamma=0.9", "gamma=0.8", "n_envs"])
-    for line, reason in zip(caught.value.lines, ("gamma is given", "expected KEY=V"), strict=True):
         assert reason in line
 
 

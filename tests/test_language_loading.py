@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from models.language import files
 from models.language.files import EMBEDDED, HUB_NAMES, LocalModel, find_model
-from models.language.load import describe_language_model, load_language_model
-from models.sentence_encoder import load_sentence_encoder
+from models.language.load import describe_language_model, load_language_model, load_sentence_encoder
 from tests import published_models
 from tests.bad_inputs.harness import in_one_line
 from tests.published_models import TRANSFORMER_XL, WORDS, tiny_model_folder

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import envs
 from envs import make_vector_env, t_maze, three_phases
 from envs.three_phases import KeyDraws, MatchDraws
-from envs.vector import NOT_SHOWN, cues_of
 from tests.agents import small_config
 from tests.any_envs import Cued
 from tests.golden_data import GOLDEN
+from utils.environments import NOT_SHOWN
 from utils.errors import UserError
 
 TASKS = {
@@ -184,9 +184,9 @@ def test_a_twin_differs_from_its_task_by_the_cue_alone_which_it_always_shows(tas
     assert plain.single_observation_space == twin.single_observation_space
     assert plain.single_action_space == twin.single_action_space
     (seen, _), (shown, _) = plain.reset(seed=seed), twin.reset(seed=seed)
-    histories, looks = [[cues_of(plain)]] * N_ENVS, {}
+    histories, looks = [[plain.cues()]] * N_ENVS, {}
     for _ in range(60):
-        told_in_twin = np.full(N_ENVS, NOT_SHOWN) if n_back else cues_of(twin)
+        told_in_twin = np.full(N_ENVS, NOT_SHOWN) if n_back else twin.cues()
         for row, history in enumerate(histories):
             look = shown[place][row].tobytes()
             for cue in {remembered(history, row, n_back), told_in_twin[row]} - {NOT_SHOWN}:
@@ -199,7 +199,7 @@ def test_a_twin_differs_from_its_task_by_the_cue_alone_which_it_always_shows(tas
         actions = rng.integers(plain.single_action_space.n, size=N_ENVS)
         (seen, *paid, info), (shown, *paid_in_twin, _) = plain.step(actions), twin.step(actions)
         np.testing.assert_array_equal(paid, paid_in_twin)
-        begun, told = info.get("_final_obs", np.zeros(N_ENVS, bool)), cues_of(plain)
+        begun, told = info.get("_final_obs", np.zeros(N_ENVS, bool)), plain.cues()
         kept = [[] if new else each for new, each in zip(begun, histories, strict=True)]
         histories = [[*history, told] for history in kept]
     assert len(set(looks.values())) == len(looks), "every cue has its own look"

@@ -11,7 +11,6 @@ from minigrid.wrappers import RGBImgPartialObsWrapper
 
 from envs import clips_rewards, make_vector_env, minigrid
 from envs.envpool_vector import open_pool, pool_tasks
-from envs.vector import cues_of
 from tests.agents import small_config
 from utils.seeding import episode_seed
 
@@ -229,7 +228,7 @@ def test_a_task_of_the_users_own_module_is_shown_as_minigrids_own(observability,
     shown, expected = mine.reset(seed=3)[0], theirs.reset(seed=3)[0]
     for _ in range(30):
         np.testing.assert_array_equal(shown, expected)
-        np.testing.assert_array_equal(cues_of(mine), cues_of(theirs))
+        np.testing.assert_array_equal(mine.cues(), theirs.cues())
         actions = generator.integers(3, size=2)
         (shown, paid, *_), (expected, wage, *_) = mine.step(actions), theirs.step(actions)
         np.testing.assert_array_equal(paid, wage)

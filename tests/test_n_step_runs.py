@@ -9,7 +9,7 @@ import torch
 
 import main as main_program
 from main import build_run
-from models.sentence_encoder import load_sentence_encoder, with_orthogonal_layers
+from models.language.load import load_sentence_encoder, with_orthogonal_layers
 from tests import runs
 from tests.bad_inputs.harness import refused
 from tests.runs import ELLM, READS, folder_of, outcome, resume, same, signal_at, words_of

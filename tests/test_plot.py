@@ -228,6 +228,7 @@ def test_what_differs_in_more_than_the_seed_is_refused_or_said(facts, runs, caps
     assert len(compared("runs", "--by", f"model,{expected}")) == 4  # unknown, too, is apart
     for ignored in (expected, expected.partition(".")[0]):
         assert compared("runs", "--ignore", ignored)[1]["runs"] == "3"
+        assert f"HELM on Maze-v0 ({expected})" in Path("curves.md").read_text()
 
 
 T_MAZE = {"env": "TMazePassive-v0", "length": 6}
@@ -268,18 +269,6 @@ def test_agents_of_one_panel_have_one_environment_and_other_differences_are_told
         assert name.replace("_", r"_") in text
     compared("runs", "--by", f"model,{name}" if name else "model")
     assert "also differ" not in capsys.readouterr().out
-
-
-def test_what_is_averaged_over_all_the_same_stays_in_the_page(runs, capsys):
-    for seed, description in enumerate([MODULES[0] | SOURCES[0], MODULES[1] | SOURCES[1]]):
-        describe(seed, description)
-    (line,) = refused(capsys, "plot", ["runs"])
-    assert "code.my_envs" in line
-    compared("runs", "--ignore", "code")
-    (line,) = (
-        each for each in Path("curves.md").read_text().splitlines() if "all the same" in each
-    )
-    assert "HELM on Maze-v0 (code.my_envs, program.source)" in line
 
 
 @pytest.mark.slow

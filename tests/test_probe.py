@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -15,13 +14,14 @@ from analysis.__main__ import main
 from analysis.probe import LOOKED_BACK, Line, Reading, points, read_out, recalled
 from envs import make_vector_env
 from envs.any_gymnasium import vector_of
-from envs.vector import NOT_SHOWN, cues_of
+from envs.vector import EpisodeStatistics
 from models import build_agent
 from tests.agents import percept, random_images, small_config, spaces
 from tests.any_envs import Sampled
 from tests.test_analysis import refusal, rows
 from tests.test_program import TASK, train
 from tests.tiny_clip import tiny_settings
+from utils.environments import NOT_SHOWN, Wrapped
 from utils.errors import UserError
 from utils.given_settings import load_config
 
@@ -118,13 +118,13 @@ def worlds(task, n_envs, drawn=True):
 def test_cards_are_told_where_they_are_to_be_repeated(task):
     env = worlds(task, n_envs=1)
     shown = [env.reset(seed=0)[0]["0"]]  # the card; behind it the last action and a flag
-    assert cues_of(env).tolist() == list(shown[0])
+    assert env.cues().tolist() == list(shown[0])
     n_back, rewards = LOOKED_BACK.get(task, 0), []
     for step in range(n_back + 15):
         wanted = shown[max(step - n_back, 0)] if n_back else shown[0]
         observations, reward, *_ = env.step(wanted)
         shown.append(observations["0"])
-        assert cues_of(env).tolist() == (list(shown[-1]) if n_back else [NOT_SHOWN])
+        assert env.cues().tolist() == (list(shown[-1]) if n_back else [NOT_SHOWN])
         rewards.append(reward[0])
     assert set(rewards[:n_back]) <= {0}
     assert min(rewards[n_back:]) > 0, "the suit of so many cards ago is always right"
@@ -138,17 +138,23 @@ class Told(Sampled):
         return self.answer
 
 
+class OneTold(Wrapped):
+    def cues(self):
+        return [1]
+
+
 def test_an_environment_of_ones_own_tells_by_a_method_or_has_no_cues(monkeypatch):
     for answer, number in ((1, 1), (None, NOT_SHOWN), (np.int64(4), 4)):
         monkeypatch.setattr(Told, "answer", answer)
-        assert cues_of(vector_of(Told, 2, 0)).tolist() == [number] * 2
+        assert EpisodeStatistics(vector_of(Told, 2, 0), "").cues().tolist() == [number] * 2
     for answer in ("red", 1.5, -2):
         monkeypatch.setattr(Told, "answer", answer)
         with pytest.raises(UserError, match="Tell a number from 0 on, or None"):
-            cues_of(vector_of(Told, 1, 0))
-    assert cues_of(vector_of(lambda: gymnasium.make("CartPole-v1"), 1, 0)) is None
+            EpisodeStatistics(vector_of(Told, 1, 0), "").cues()
+    without = vector_of(lambda: gymnasium.make("CartPole-v1"), 1, 0)
+    assert EpisodeStatistics(without, "").cues() is None
     with pytest.raises(UserError, match="1 numbers"):
-        cues_of(SimpleNamespace(num_envs=2, cues=lambda: [1]))
+        EpisodeStatistics(OneTold(vector_of(Told, 2, 0)), "").cues()
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])

@@ -5,7 +5,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs import action_names, psychlab
+from envs import psychlab
 from envs.psychlab import ACTIONS, PsychlabEnv
 from tests.fake_lab import N_DECISIONS
 from utils.errors import UserError
@@ -24,7 +24,7 @@ def test_the_actions_are_the_first_eleven_of_the_publication(lab):
         np.testing.assert_array_equal(ACTIONS[one], -ACTIONS[other])
     np.testing.assert_array_equal(ACTIONS[10], ACTIONS[4] + ACTIONS[0])
     assert make().single_action_space == gymnasium.spaces.Discrete(11)
-    assert action_names(psychlab.NAME, 11)[-1] == "forward left 10"
+    assert psychlab.Psychlab.action_names[10] == "forward left 10"
 
 
 def test_an_action_is_held_for_four_frames_and_images_are_channel_first(lab):

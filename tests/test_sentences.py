@@ -11,9 +11,8 @@ from minigrid.core.mission import MissionSpace
 
 from models.helm import SentenceTokens
 from models.language.files import find_model, read_tokenizer
-from models.language.load import load_language_model
+from models.language.load import BLOCK, SentenceEncoder, load_language_model, load_sentence_encoder
 from models.observations import ObservationPreprocessor, SentenceTable, SentenceVectors
-from models.sentence_encoder import BLOCK, SentenceEncoder, load_sentence_encoder
 from tests.bad_inputs.harness import in_one_line
 from tests.golden_data import GOLDEN
 from tests.published_models import TRANSFORMER_XL, tiny_model_folder, tiny_sentence_encoder
@@ -106,13 +105,16 @@ def test_texts_are_cut_by_whatever_a_model_was_published_with(tmp_path, language
     assert read_tokenizer(tmp_path / "vocab.json").encode("ab ba").ids == [2, 3, 1, 0]
 
 
-@pytest.mark.parametrize("kind", ["transfo-xl", "bert", "no bert"])
+@pytest.mark.parametrize("kind", ["transfo-xl", "bert", "no bert", "decoder"])
 def test_what_cannot_read_sentences_is_refused_in_one_line(kind, tmp_path):
     folder, reason = tmp_path, "tokenizer.json is missing"
     if kind == "transfo-xl":
         folder = TRANSFORMER_XL
     elif kind == "bert":
         tiny_model_folder(tmp_path, "bert")
+    elif kind == "decoder":
+        tiny_model_folder(tmp_path, "gpt2")
+        reason = "is no BERT"
     else:
         tiny_sentence_encoder(tmp_path)
         (tmp_path / "config.json").write_text('{"max_position_embeddings": 12}')

@@ -13,8 +13,8 @@ from analysis import while_training as showcase
 from envs import make_vector_env
 from models import build_agent
 from models.agent import Batch
+from models.language.load import SentenceEncoder
 from models.observations import AgentInput, ObservationBatch, Observations
-from models.sentence_encoder import SentenceEncoder
 from tests import runs
 from tests.agents import assert_learned_as_acted, collect_rollout, collecting, small_config
 from tests.bad_inputs.harness import in_one_line

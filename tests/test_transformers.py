@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from models.language.files import find_model
-from models.language.load import describe_language_model, load_language_model
+from models.language.load import describe_language_model, load_language_model, load_sentence_encoder
 from tests.published_models import GOLDEN, N_POSITIONS, TRANSFORMER_XL, WORDS, tiny_model_folder
 from tests.token_streams import play, stream
 
@@ -154,6 +154,16 @@ def test_other_encoders_are_described_and_tell_their_words(name, decoders):
     assert (model.n_layer, model.n_positions) == (1, N_POSITIONS)
     assert model.vocabulary[3] == " word0"
     torch.testing.assert_close(model.read_text(" word0 word5"), model.embed(torch.tensor([3, 8])))
+
+
+@pytest.mark.parametrize("name", ["roberta", "distilbert"])
+def test_other_encoders_read_sentences_as_the_transformers_library_does(name, decoders):
+    from transformers import AutoModel
+
+    with torch.no_grad():
+        outputs = AutoModel.from_pretrained(decoders[name])(torch.tensor([[3, 8, 5]]))
+    found = load_sentence_encoder(str(decoders[name]))([" word0 word5 word2"])
+    torch.testing.assert_close(found, outputs.last_hidden_state.mean(1), atol=1e-5, rtol=0)
 
 
 def test_old_names_of_the_normalisation_are_understood(tmp_path):

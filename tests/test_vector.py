@@ -7,7 +7,7 @@ from envs import vector
 from envs.random_maze import RandomMazeVectorEnv
 from envs.vector import EpisodeStatistics, NumpyVectorEnv
 from tests.runs import same
-from utils.environments import Wrapped
+from utils.environments import NOT_SHOWN, Wrapped
 
 MAZE = "RandomMaze-v0"
 
@@ -126,7 +126,7 @@ def test_a_wrapper_hands_on_all_that_a_run_asks_for():
             {"n_seen": 1},
             {"reader": "abc"},
         )
-        assert vector.cues_of(env).tolist() == [1, vector.NOT_SHOWN]
+        assert env.cues().tolist() == [1, NOT_SHOWN]
     saved = wrapped.state_dict()
     assert saved["resumable"]
     again = EpisodeStatistics(Wrapped(Told()), "")
@@ -139,5 +139,5 @@ def test_a_vector_environment_of_another_library_has_the_defaults():
     env = EpisodeStatistics(Wrapped(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])), "")
     env.reset(seed=0)
     assert (env.has_success, env.metrics(), env.fingerprints()) == (False, {}, {})
-    assert vector.cues_of(env) is None
+    assert env.cues() is None
     assert env.state_dict() == {"resumable": False}

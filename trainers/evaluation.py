@@ -14,9 +14,15 @@ from gymnasium.vector import VectorEnv
 
 from models.agent import Agent, gradient_lengths
 from models.observations import AgentInput, Observations
-from rewards.episode_goals import ONLY_BY_SUBGOALS, SURVIVAL, TASKS
-from rewards.goals import OF_EVALUATION, as_played
-from rewards.settings import REWARD_LAST, TASK
+from rewards.settings import (
+    OF_EVALUATION,
+    ONLY_BY_SUBGOALS,
+    REWARD_LAST,
+    SURVIVAL,
+    TASK,
+    TASKS,
+    as_played,
+)
 from rewards.suggesters import SUGGESTERS
 from trainers.settings import EvaluationSettings
 from utils.errors import EnvFault, UserError, did_you_mean

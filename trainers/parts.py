@@ -9,7 +9,7 @@ from envs.settings import POPGYM
 from models import AGENTS
 from models import validate_config as model_contradictions
 from rewards import CURIOSITIES
-from rewards.settings import CuriositySettings, GoalSettings
+from rewards.settings import CuriositySettings, GoalSettings, goal_contradictions
 from rewards.suggesters import SUGGESTERS
 from trainers.settings import READS, REWARD_CLIP, RunSettings, ScalingSettings
 from utils.settings import OwnRegistry, Program, install, needless, read_settings
@@ -35,8 +35,6 @@ LEARNERS = Learners(
 
 
 def validate_config(config: Any) -> list[str]:
-    from rewards.goals import validate_config as goal_contradictions  # brings PyTorch
-
     goals = [*needless(config, read_settings(config)), *goal_contradictions(config)]
     choice = config.normalize_reward
     is_known = ENVIRONMENTS.known_as(config.env) is not None

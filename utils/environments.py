@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
@@ -13,6 +13,15 @@ Observation = Any
 Action = np.ndarray | np.integer | int  # of one environment
 # Of a run or a part of it: numbers, texts, tensors, and lists and dictionaries of those.
 State = dict[str, Any]
+NOT_SHOWN = -1  # of cues
+
+
+class Legend(NamedTuple):
+    """The names of actions and of numbers in a vector, and the meaning of a picture's colours."""
+
+    actions: list[str]
+    numbers: list[str]
+    picture: str = ""
 
 
 class Environments(VectorEnv):
@@ -34,9 +43,13 @@ class Environments(VectorEnv):
     def cues(self) -> Sequence[object] | np.ndarray | None:
         """Return the thing to be remembered that each shows now, a number from 0 on.  N
 
-        -1 or None stand for nothing; None alone: these environments have no cues.
+        NOT_SHOWN or None stand for nothing; None alone: these environments have no cues.
         """
         return None
+
+    def legend(self) -> Legend:
+        """Return the words for all that is shown, as far as it has any."""
+        return Legend([], [])
 
     def running(self) -> object:
         """Return the running episodes for `replay`; None: they cannot be played again."""
@@ -76,6 +89,9 @@ class Wrapped(VectorWrapper, Environments):
         while isinstance(env, VectorWrapper) and not isinstance(env, Environments):
             env = env.env  # one of Gymnasium's, which shows the same things
         return env.cues() if isinstance(env, Environments) else None
+
+    def legend(self) -> Legend:
+        return self._inner.legend()
 
     def running(self) -> object:
         return self._inner.running()

@@ -106,6 +106,10 @@ class LanguageModel(nn.Module):
         ids = self.published.tokenize(text)
         return self.embed(torch.tensor(ids, dtype=torch.int64, device=self.device))
 
+    def read_both_ways(self, ids: Tensor) -> Tensor:
+        """Return the last layer's outputs [B, K, D] of texts [B, K], all tokens in sight of all."""
+        raise ValueError(f"{self.name} was trained to read from left to right alone")
+
     @torch.no_grad()
     def step(
         self, tokens: Tensor, memory: KVCache, is_first: Tensor, advance: bool = True

@@ -428,8 +428,7 @@ class Bert(LayerStack):
 
     @torch.no_grad()
     def read_both_ways(self, ids: Tensor) -> Tensor:
-        """Return the last layer's outputs [B, K, D] of texts [B, K], without a memory."""
-        # All tokens see each other, as BERT was trained.
+        # As BERT was trained; there is no memory.
         n_texts, n_tokens = ids.shape
         n_head, width = self.heads
         keys, values = torch.empty(2, n_head * n_texts, n_tokens, width, device=ids.device)
