@@ -32,8 +32,8 @@ from utils.environments import Action, Info, Observation, Suite
 from utils.errors import EnvFault, UserError
 
 COMPOUND = ("find", "gather", "navigate", "survive")
-BASIC = ("avoid", "bridge", "carry", "climb", "descend", "eat", "explore", "fight", "hunt", "jump")
-BASIC += ("move", "open", "push", "scramble", "stack", "throw")
+BASIC: tuple[str, ...] = ("eat", "move", "jump", "explore", "scramble", "climb", "descend", "throw")
+BASIC += ("avoid", "hunt", "fight", "push", "stack", "bridge", "open", "carry")
 TASKS = {"all": (*BASIC, *COMPOUND), "basic": BASIC} | {task: (task,) for task in BASIC + COMPOUND}
 SIDE = 96  # pixels
 MOVED, AXES = ("head", "left hand", "right hand"), ("x", "y", "z", "pitch", "yaw", "roll")
