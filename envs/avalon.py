@@ -52,15 +52,9 @@ class Avalon(Suite):
         return [f"Avalon-{task}-v0" for task in TASKS]
 
     def make(self, config: AvalonSettings, seed: int) -> VectorEnv:
-        """Return `config.n_envs` environments, each with a process and an engine of its own.
-
-        Raises:
-            UserError: The package or its engine is missing or of another version, or there are no
-                such worlds.
-        """
+        """Return `config.n_envs` environments, each with a process and an engine of its own."""
         check_installed(config.env)
-        worlds = _published_worlds(config)
-        make_one = functools.partial(AvalonEnv, config, worlds)
+        make_one = functools.partial(AvalonEnv, config, _published_worlds(config))
         return SingleEnvs(make_one, config.n_envs, seed, in_processes=True, has_success=True)
 
 
@@ -201,8 +195,7 @@ def _published_worlds(config: AvalonSettings) -> list[Path]:
     if not found:
         raise UserError(
             f"avalon_worlds: '{config.avalon_worlds}' has no worlds of {config.env}, which are "
-            f"folders such as eat__0001__0_35. Take {TRAINING_WORLDS} or {EVALUATION_WORLDS}, "
-            "which generate worlds, or unpack the published ones there"
+            f"folders such as eat__0001__0_35. Or take {TRAINING_WORLDS} or {EVALUATION_WORLDS}"
         )
     return found
 

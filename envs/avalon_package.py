@@ -2,8 +2,6 @@
 
 It was written for NumPy 1 and an older gym. What it lacks beside newer ones is put right here, so
 that it makes, of a seed, the world that it made before; what it imports is named in docs/avalon.md.
-
-    python -m envs.avalon_package
 """
 
 import contextlib
