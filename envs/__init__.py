@@ -57,6 +57,7 @@ SUITES = {
     "CrafterText-v0": "envs.crafter:CrafterText",
     "popgym-": "envs.popgym:Popgym",
     "psychlab_": "envs.psychlab:Psychlab",
+    "Avalon-": "envs.avalon:Avalon",
     GIVEN: "envs:Given",
 }
 GAMES = ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner")

@@ -9,6 +9,7 @@ need a process each.
 
 import functools
 import importlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -304,8 +305,11 @@ class ProcessVectorEnv(AsyncVectorEnv):
         return self._watched(super().step, actions)
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        if not all(successes):  # Gymnasium's would print tracebacks
+        ended = [not success for success in successes]
+        if any(ended):  # Gymnasium's would print tracebacks
             self._state = AsyncState.DEFAULT
+            for pipe in itertools.compress(self.parent_pipes, ended):
+                pipe.close()
             # The exception itself, which came through the queue; its place in the code is lost.
             raise self.error_queue.get()[2]
 
@@ -318,7 +322,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
         try:
             return work(*arguments, **options)
         except EnvFault:
-            self.close(terminate=True)
+            self.close()  # the others have answered; cut off, each would print a traceback
             raise
         except (EOFError, ConnectionError):
             for process in self.processes:

@@ -15,6 +15,7 @@ POPGYM = "popgym-"  # begins the names of its environments
 MOST_THINGS = 20
 PER_EPISODE, PER_ENVIRONMENT = "episode", "environment"
 FULL = "full"
+TRAINING_WORLDS, EVALUATION_WORLDS = "training", "evaluation"  # of Avalon
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,25 @@ class SimulatorSettings(Config):
     housekeep_episode: int = setting(
         "number of the scene's episode that is played", low=0, high=10_000, default=0
     )
+
+
+@dataclass(frozen=True)
+class AvalonSettings(Config):
+    title = "Avalon"
+
+    avalon_worlds: str = setting(
+        "training: generated worlds, with the limits and costs of training; evaluation: generated "
+        "ones with those of evaluation; or a folder of published evaluation worlds",
+        default=TRAINING_WORLDS,
+        safe=(TRAINING_WORLDS, EVALUATION_WORLDS),
+    )
+    avalon_difficulty: float = setting(
+        "most difficult generated world: each draws its difficulty from 0 up to this",
+        low=0,
+        high=1,
+        default=1.0,
+    )
+    avalon_depth: bool = setting("show the depth of the image, too", default=False)
 
 
 @dataclass(frozen=True)
@@ -197,6 +217,7 @@ READS: dict[str, tuple[type[Part], ...]] = {
     "VisualMatch-v0": (VisualMatchSettings,),
     "KeyToDoor-v0": (LengthSettings,),
     "Housekeep-v0": (SimulatorSettings,),
+    "Avalon-": (AvalonSettings,),
     "HousekeepText-v0": (HouseSettings,),
     "ContinuousRecognition-v0": (RecognitionSettings,),
     "Crafter-v1": (CrafterSettings,),

@@ -54,6 +54,7 @@ SUITE_OF = {
     "MiniWorld-": "miniworld",
     "psychlab_": "psychlab",
     "ContinuousRecognition-": "psychlab",
+    "Avalon-": "avalon",
 }
 
 

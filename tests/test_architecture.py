@@ -43,6 +43,7 @@ WRAPPED = {
     "opensimplex": "envs/crafter/world.py",
     "numba": "envs/crafter/world.py",
     "deepmind_lab": "envs/psychlab.py",
+    "avalon": "envs/avalon_package.py",
     "open_clip": "models/clip.py",
     "wandb": "utils/loggers.py",
     "ray": "sweeps/jobs.py",

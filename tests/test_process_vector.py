@@ -25,6 +25,37 @@ if __name__ == "__main__":
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
+FAULTY = """
+import functools, gymnasium, numpy
+from envs.episodes import one_process_each
+from utils.errors import EnvFault
+class Faulty(gymnasium.Wrapper):
+    def step(self, action):
+        raise EnvFault("it is broken")
+def make(kind):
+    return kind(gymnasium.make("CartPole-v1"))
+if __name__ == "__main__":
+    kinds = Faulty, gymnasium.Wrapper
+    env = one_process_each([functools.partial(make, kind) for kind in kinds])
+    env.reset(seed=0)
+    try:
+        env.step(numpy.zeros(2, int))
+    except EnvFault as error:
+        print(error, any(process.is_alive() for process in env.processes))
+"""
+
+
+@pytest.mark.slow
+def test_a_fault_of_one_environment_ends_the_others_without_a_word():
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTY],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("it is broken False\n", "")
+
 
 @pytest.mark.slow
 def test_the_processes_end_with_a_killed_parent():

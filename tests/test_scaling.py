@@ -60,7 +60,14 @@ SCALED_AND_CLIPPED = (
     *("MiniGrid-MemoryS11-v0", "BabyAI-GoToObjS4-v0", "MiniWorld-TMaze-v0", "maze"),
     *("psychlab_continuous_recognition", "ContinuousRecognition-v0"),
 )
-OWN = ("TMazeActive-v0", "VisualMatch-v0", "Crafter-v1", "HopperP-v0", "RandomMaze-v0")
+OWN = (
+    "Avalon-eat-v0",
+    "TMazeActive-v0",
+    "VisualMatch-v0",
+    "Crafter-v1",
+    "HopperP-v0",
+    "RandomMaze-v0",
+)
 
 
 @pytest.mark.parametrize("choice", [None, True, False])
