@@ -28,7 +28,7 @@ MAY_IMPORT = {
 # Files that are read before a story is understood: what its file imports, and they in turn. A
 # reader keeps about twenty in mind; main.py shows everything, helm.py language models, too.
 MOST_FILES = {
-    "main.py": 41,
+    "main.py": 42,
     "trainers/ppo.py": 18,
     "trainers/dqn.py": 20,
     "models/helm.py": 24,
