@@ -93,7 +93,6 @@ def test_a_missing_package_is_told_with_the_command_that_adds_it(monkeypatch, ca
     ("module", "program", "words", "told"),
     [
         ("popgym", "main", ["--var=env=popgym-RepeatFirstEasy-v0"], "env: 'popgym-RepeatFirst"),
-        ("crafter", "main", ["--var=env=Crafter-v1"], "env: 'Crafter"),
         ("imageio", "eval", ["--ckpt-path=x", "--video"], "--video"),
         ("ray", "sweep", ["--seeds=2"], "a sweep"),
     ],
