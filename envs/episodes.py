@@ -21,14 +21,13 @@ from typing import Any, ParamSpec, SupportsFloat, TypeVar, cast
 import gymnasium
 import numpy as np
 
-try:
-    from gymnasium.vector import AutoresetMode
-except ImportError as error:
+if tuple(map(int, gymnasium.__version__.split(".")[:2])) < (1, 4):
+    # With 1.1 to 1.3 a resumed run went on with other observations; older ones lack a mode.
     raise SystemExit(
-        f"gymnasium {gymnasium.__version__} is installed, and 1.1 or newer is needed. "
-        "Run: pip install 'gymnasium>=1.1'"
-    ) from error
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
+        f"gymnasium {gymnasium.__version__} is installed, and 1.4 or newer is needed. "
+        "Run: pip install 'gymnasium>=1.4'"
+    )
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.async_vector_env import AsyncState
 
 from envs.notices import name_of

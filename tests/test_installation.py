@@ -127,6 +127,13 @@ def test_without_a_gpu_the_lock_is_installed_with_another_torch():
     assert len(lines) == len(locked(LOCK))
 
 
+def test_a_gymnasium_that_is_too_old_is_told():
+    code = "import gymnasium; gymnasium.__version__ = '1.3.0'; import envs"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert re.fullmatch("gymnasium 1.3.0 is installed, .*'gymnasium>=1.4'\n", ended.stderr)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     place = tmp_path_factory.mktemp("wheel")
