@@ -105,3 +105,10 @@ def test_episodes_too_far_away_are_not_saved(monkeypatch):
     assert env.state_dict()["running"]["resets"] == [2, 2, 2]
     env.reset()
     assert env.state_dict() == {"resumable": False}
+
+
+def test_a_run_that_gymnasium_played_goes_on_with_new_episodes():
+    config = small_config(env="BabyAI-GoToObjS4-v0", n_envs=2)
+    before, now = make_vector_env(config, 1, drawn=True), make_vector_env(config, 1)
+    before.reset()
+    assert not now.load_state_dict(before.state_dict())
