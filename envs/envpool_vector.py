@@ -128,7 +128,7 @@ class EnvPoolVectorEnv(Environments):
         open_pool: Callable[[list[int]], Any],
         n_envs: int,
         seed: int,
-        show: Callable[[Any], Observation],
+        show: Callable[[Observation], Observation],
         space: gymnasium.Space,
     ) -> None:
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
@@ -213,7 +213,7 @@ class EnvPoolVectorEnv(Environments):
         # Of the first that every episode has shown, and of all that the running one has shown.
         self._firsts, self._checksums = [0] * self.num_envs, [0] * self.num_envs
 
-    def _begin_next(self, rows: np.ndarray) -> Any:
+    def _begin_next(self, rows: np.ndarray) -> Observation:
         """Return the first observations of some environments' next episodes."""
         first, _ = self._pool.reset(rows.astype(np.int32))
         # Answers come in the order of the rows.
@@ -224,7 +224,7 @@ class EnvPoolVectorEnv(Environments):
 
     def _play(
         self, rows: np.ndarray, actions: np.ndarray
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray]:
         """Return some environments' observations after a step, rewards, and which have ended."""
         following, *outcome, _ = self._pool.step(np.asarray(actions), rows)
         for row, own in zip(rows.tolist(), _image(following), strict=True):
