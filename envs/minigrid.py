@@ -65,17 +65,18 @@ class MiniGrid(Suite):
         return sorted(name for name in gymnasium.registry if name.startswith((MINIGRID, BABYAI)))
 
     def make(self, config: MissionSettings, seed: int) -> VectorEnv:
-        """Return environments by EnvPool, or by Gymnasium where that lacks missions or a twin."""
-        is_lacking = config.minigrid_missions or config.observability == FULL
-        if is_lacking or config.env.startswith(BABYAI):
+        """Return environments by EnvPool, or by Gymnasium where that lacks the task or its twin."""
+        # MiniGrid's tasks of many missions, such as Fetch, do not resume exactly in EnvPool.
+        is_told = config.minigrid_missions and not config.env.startswith(BABYAI)
+        if is_told or config.observability == FULL:
             return self.make_drawn(config, seed)
         if config.env in pool_tasks():
-            return make_by_envpool(config.env, config.n_envs, seed)
+            return make_by_envpool(config, seed)
         log.warning(f"{config.env}: not offered by an installed envpool; using slower environments")
         return self.make_drawn(config, seed)
 
     def make_drawn(self, config: MissionSettings, seed: int) -> VectorEnv:
-        """Return environments that can draw their whole grid; EnvPool's cannot."""
+        """Return Gymnasium's environments, which draw their whole grid and report their cues."""
 
         def make_one() -> gymnasium.Env:
             import minigrid  # noqa: F401  (registers its environments with Gymnasium)
@@ -108,15 +109,34 @@ class OwnMiniGrid(AnyGymnasium):
         return make_one
 
 
-def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
+def make_by_envpool(config: MissionSettings, seed: int) -> VectorEnv:
     """Return EnvPool's environments.
 
     They follow MiniGrid's rules but draw layouts from other random numbers, and a success on the
     last step allowed counts as truncated only.
     """
     # A step is so short that more threads would cost more than they save.
-    open_task = functools.partial(open_pool, env_id, num_threads=1)
-    return EnvPoolVectorEnv(env_id, open_task, n_envs, seed, draw, IMAGE_SHAPE)
+    open_task = functools.partial(open_pool, config.env, num_threads=1)
+
+    def show(observations: dict[str, np.ndarray]) -> Observation:
+        images = draw(observations["image"])
+        return {"image": images, "mission": missions(observations["mission"])} if told else images
+
+    told = tells_missions(config)
+    space = WITH_MISSION if told else WITH_MISSION["image"]
+    return EnvPoolVectorEnv(config.env, open_task, config.n_envs, seed, show, space)
+
+
+def tells_missions(config: MissionSettings) -> bool:
+    if config.minigrid_missions is None:
+        return config.env.rpartition(":")[2].startswith(BABYAI)
+    return config.minigrid_missions
+
+
+def missions(letters: np.ndarray) -> np.ndarray:
+    """Return EnvPool's missions, zeros behind each, as texts.  [N, L] uint8 -> [N] of objects"""
+    lines = np.ascontiguousarray(letters).view(f"S{letters.shape[1]}")[:, 0]
+    return np.array([line.decode() for line in lines.tolist()], object)
 
 
 def draw(symbols: np.ndarray) -> np.ndarray:
@@ -164,9 +184,7 @@ def pictured(env: gymnasium.Env, config: MissionSettings) -> gymnasium.Env:
     """Return an environment of MiniGrid that shows images, and missions if asked."""
     from minigrid.envs import MemoryEnv
 
-    with_missions = config.minigrid_missions
-    if with_missions is None:
-        with_missions = config.env.rpartition(":")[2].startswith(BABYAI)
+    told = tells_missions(config)
     world: Any = env.unwrapped
     # Of `render`, the picture of the whole grid; the agent's view has tiles of 8.
     world.tile_size = OVERVIEW_TILE
@@ -177,9 +195,9 @@ def pictured(env: gymnasium.Env, config: MissionSettings) -> gymnasium.Env:
 
     def show(observation: dict[str, Observation]) -> Observation:
         image = draw(observation["image"][None])[0]
-        return {"image": image, "mission": observation["mission"]} if with_missions else image
+        return {"image": image, "mission": observation["mission"]} if told else image
 
-    space = WITH_MISSION if with_missions else WITH_MISSION["image"]
+    space = WITH_MISSION if told else WITH_MISSION["image"]
     return gymnasium.wrappers.TransformObservation(SilentReset(env), show, space)
 
 

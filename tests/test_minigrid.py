@@ -1,4 +1,5 @@
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -6,7 +7,10 @@ import gymnasium
 import numpy as np
 import pytest
 from minigrid.core.constants import COLOR_TO_IDX
-from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall
+from minigrid.core.grid import Grid
+from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall, WorldObj
+from minigrid.envs.babyai.core import verifier
+from minigrid.utils.baby_ai_bot import BabyAIBot
 from minigrid.wrappers import RGBImgPartialObsWrapper
 
 from envs import clips_rewards, make_vector_env, minigrid
@@ -25,6 +29,42 @@ PUBLISHED = [
 ]
 TASKS = minigrid.MiniGrid().names()
 LEVEL = "BabyAI-GoToObjS4-v0"
+# Of every kind of mission and of rooms.
+LEVELS = [
+    "ActionObjDoor",
+    "BossLevel",
+    "BossLevelNoUnlock",
+    "FindObjS5",
+    "GoTo",
+    "GoToDoor",
+    "GoToImpUnlock",
+    "GoToLocal",
+    "GoToObjMazeS5",
+    "GoToRedBall",
+    "GoToSeq",
+    "Pickup",
+    "MoveTwoAcrossS5N2",
+    "OpenDoorsOrderN4",
+    "OpenRedDoor",
+    "PickupAbove",
+    "PickupLoc",
+    "PutNextLocal",
+    "SynthSeq",
+    "UnblockPickup",
+    "UnlockToUnlock",
+]
+INSTRUCTIONS = {
+    ", then ": verifier.BeforeInstr,
+    " after you ": verifier.AfterInstr,
+    " and ": verifier.AndInstr,
+    "go to ": verifier.GoToInstr,
+    "open ": verifier.OpenInstr,
+    "pick up ": verifier.PickupInstr,
+    " next to ": verifier.PutNextInstr,
+}
+PLACES = {" in front of you": "front", " behind you": "behind"}
+PLACES |= {" on your left": "left", " on your right": "right"}
+THING = rf"(?:a|the) (?:(\w+) )?(\w+?)({'|'.join(PLACES)})?"
 DOORS = {"open": {"is_open": True}, "closed": {}, "locked": {"is_locked": True}}
 needs_envpool = pytest.mark.skipif(not pool_tasks(), reason="envpool is not installed")
 
@@ -90,7 +130,7 @@ def test_every_object_of_every_colour_is_drawn_as_minigrid_draws_it(kind, colour
 @needs_envpool
 def test_envpool_episodes_follow_one_another_as_in_pools_of_one_that_waste_a_step():
     env_id, seed, n_envs = "MiniGrid-Dynamic-Obstacles-5x5-v0", 7, 4
-    env = minigrid.make_by_envpool(env_id, n_envs, seed)
+    env = minigrid.make_by_envpool(settings(env_id, n_envs), seed)
     pools = [open_pool(env_id, [episode_seed(seed, row, 0)]) for row in range(n_envs)]
     images, _ = env.reset()
     expected = [pool.reset()[0]["image"] for pool in pools]
@@ -114,7 +154,7 @@ def test_envpool_episodes_follow_one_another_as_in_pools_of_one_that_waste_a_ste
 def test_envpool_rewards_and_time_limits_are_minigrids():
     env_id, n_envs = "MiniGrid-Empty-Random-5x5-v0", 16
     max_steps = task(env_id).max_steps
-    env = minigrid.make_by_envpool(env_id, n_envs, 3)
+    env = minigrid.make_by_envpool(settings(env_id, n_envs), 3)
     env.reset()
     rng = np.random.default_rng(4)
     lengths = np.zeros(n_envs, int)
@@ -129,6 +169,75 @@ def test_envpool_rewards_and_time_limits_are_minigrids():
         seen["truncated"] += truncated.sum()
         lengths[terminated | truncated] = 0
     assert min(seen.values()) > 5
+
+
+def understood(text):
+    """Return BabyAI's own instruction, or the description of a thing, that a text was made of."""
+    for words, kind in INSTRUCTIONS.items():
+        before, found, after = text.partition(words)
+        if found:
+            parts = [part.removeprefix("put ") for part in (before, after) if part]
+            return kind(*map(understood, parts))
+    colour, kind, place = re.fullmatch(THING, text).groups()
+    return verifier.ObjDesc(None if kind == "object" else kind, colour, PLACES.get(place))
+
+
+def put_world(pool, env):
+    """Put the world that a pool of one has just made into Gymnasium's environment."""
+    world = pool.debug_states()[0]
+    shape = world.width, world.height, 3
+    cells, contents = (
+        np.array(part, np.uint8).reshape(shape) for part in (world.grid, world.grid_contains)
+    )
+    env.grid, _ = Grid.decode(cells)
+    for place in np.ndindex(shape[:2]):
+        thing = env.grid.get(*place)
+        if thing:
+            thing.init_pos = thing.cur_pos = place
+            thing.contains = WorldObj.decode(*contents[place])
+    env.agent_pos, env.agent_dir = np.array(world.agent_pos), world.agent_dir
+    env.carrying, env.step_count = None, 0
+
+
+@needs_envpool
+@pytest.mark.slow
+@pytest.mark.quick("GoToLocal", "SynthSeq")
+@pytest.mark.parametrize("name", LEVELS)
+def test_envpools_babyai_is_gymnasiums(name):
+    """Each world of the pool, put into Gymnasium's environment, says, shows and pays the same."""
+    env = minigrid.make_by_envpool(settings(f"BabyAI-{name}-v0", 1), 5)
+    other = task(f"BabyAI-{name}-v0")
+    other.reset(seed=0)
+    shown, _ = env.reset()
+    rng, wages = np.random.default_rng(0), []
+    for episode in range(6):
+        put_world(env._pool, other)
+        (mission,) = shown["mission"]
+        other.instrs = understood(mission)
+        # Its words, "a" or "the" among them, follow from the instruction and the world.
+        assert other.instrs.surface(other) == mission
+        other.instrs.reset_verifier(other)
+        if not other.fixed_max_steps:
+            rooms = other.num_rows * other.num_cols
+            other.max_steps = other.num_navs_needed(other.instrs) * other.room_size**2 * rooms
+        seen = other.gen_obs()["image"][None]
+        np.testing.assert_array_equal(shown["image"], minigrid.draw(seen))
+        bot, ended = BabyAIBot(other), False
+        while not ended:
+            # Every third episode is played at random, which seldom ends well.
+            action = rng.integers(7) if episode % 3 == 2 else bot.replan()
+            shown, (wage,), (terminated,), (truncated,), info = env.step(np.array([action]))
+            _, expected, succeeded, is_late, _ = other.step(action)
+            assert wage == pytest.approx(expected)
+            assert (terminated, truncated) == (succeeded and not is_late, is_late)
+            ended = terminated or truncated
+            last = info["final_obs"][0] if ended else {k: v[0] for k, v in shown.items()}
+            assert last["mission"] == mission
+            np.testing.assert_array_equal(
+                last["image"], minigrid.draw(other.gen_obs()["image"][None])[0]
+            )
+        wages.append(wage)
+    assert np.count_nonzero(wages) >= 4
 
 
 def test_a_task_unknown_to_envpool_is_played_slower_with_a_notice(monkeypatch, caplog):

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from envs import SUITES, envpool_vector
+from utils.errors import UserError
 
 pytestmark = pytest.mark.slow
 
-envpool = pytest.importorskip("envpool", reason="Procgen is played by envpool")
+if not envpool_vector.pool_tasks():
+    pytest.skip("Procgen is played by envpool", allow_module_level=True)
 
 
 def make(game, n_envs=2, seed=0):
@@ -28,6 +30,17 @@ def test_every_memory_game_plays(game):
     actions = np.random.default_rng(0).integers(0, 15, (30, 2))
     following = [env.step(step)[0] for step in actions]
     assert (following[-1] != images).any()
+
+
+def test_procgen_without_qt_is_refused_in_one_line(monkeypatch):
+    """As EnvPool refuses it where neither the system nor a package has Qt."""
+
+    def refuse(*_, **options):
+        raise ImportError("EnvPool Procgen requires the system Qt 5 runtime")
+
+    monkeypatch.setattr(envpool_vector, "open_pool", refuse)
+    with pytest.raises(UserError, match=r"^env: 'maze' needs Qt 5.* pip install PyQt5-Qt5.*$"):
+        make("maze")
 
 
 def test_channels_come_first():
