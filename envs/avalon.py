@@ -1,8 +1,7 @@
 """Avalon: eat and survive in generated worlds of hills, buildings and animals, in the first person.
 
-Avalon (Albrecht et al. 2022, arXiv:2210.13417) is the package avalon-rl and a build of the game
-engine Godot, which the package fetches; docs/avalon.md says how both are installed. The package's
-own `GodotEnv` speaks with the engine through pipes, and its own generator makes the worlds. Images,
+Avalon (Albrecht et al. 2022, arXiv:2210.13417) is the package avalon-rl, with its `GodotEnv`, its
+generator of worlds and a build of the engine Godot, which it fetches (docs/avalon.md). Images,
 numbers, the 21 actions, limits and rewards are those of the package's agents.
 
 Three things are not as there. The seed alone decides the task of an episode, its world and its
@@ -52,7 +51,6 @@ class Avalon(Suite):
         return [f"Avalon-{task}-v0" for task in TASKS]
 
     def make(self, config: AvalonSettings, seed: int) -> VectorEnv:
-        """Return `config.n_envs` environments, each with a process and an engine of its own."""
         check_installed(config.env)
         make_one = functools.partial(AvalonEnv, config, _published_worlds(config))
         return SingleEnvs(make_one, config.n_envs, seed, in_processes=True, has_success=True)
@@ -122,7 +120,6 @@ class AvalonEnv(gymnasium.Env):
             self._world = None
 
     def _drawn_world(self) -> World:
-        """Return the world that the episode's seed decides."""
         folder = Path(tempfile.mkdtemp(prefix="avalon-"))
         makers = world_makers()
         if self._worlds:
@@ -201,7 +198,6 @@ def _published_worlds(config: AvalonSettings) -> list[Path]:
 
 
 def _begun(config: AvalonSettings) -> Any:
-    """Return the package's environment, with its process."""
     names = package("agent.godot.godot_gym")
     goals = names.AvalonGoalEvaluator()
     if config.avalon_worlds == TRAINING_WORLDS:

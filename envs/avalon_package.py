@@ -91,7 +91,7 @@ def _sobol_points(at_least: int) -> np.ndarray:
 
 
 def _unchecked(value: object, kind: object) -> None:
-    """Stand in for nptyping's check of an array's shape."""
+    pass  # nptyping's check of an array's shape
 
 
 def fetch() -> None:
