@@ -182,6 +182,7 @@ def tries():
     for setting, description in itertools.product(("model", "env"), DESCRIPTIONS):
         yield {setting: "evil:X"}, description
     reads = {
+        "avalon_worlds": {"env": "Avalon-eat-v0"},
         "recognition_stimuli": {"env": "ContinuousRecognition-v0"},
         "env_args": {"env": "CartPole-v1"},
         "reset_options": {"env": "CartPole-v1"},
