@@ -1,6 +1,7 @@
 """How far the settings of a stored run are followed: one's own, and one of somebody else."""
 
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -63,7 +64,9 @@ def server(monkeypatch):
 @pytest.fixture
 def asking(in_empty_folder, server):
     asked = SERVED | {"suggester_url": server.url, "suggester_cache": Path("own.sqlite").resolve()}
-    return train("CNN", "received", **(TINY | WORLD | asked | {"n_steps": 64}))
+    folder = train("CNN", "received", **(TINY | WORLD | asked | {"n_steps": 64}))
+    gc.collect()  # SQLite's file changes when the run's connection is collected
+    return folder
 
 
 def unfinished(folder):
