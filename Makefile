@@ -5,6 +5,7 @@ PYTHON ?= python3
 RUN := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 READY := $(VENV)/.installed
+GROUPS := --group dev --group benchmarks --group models --group avalon
 
 .PHONY: train test check format benchmark lock
 
@@ -31,7 +32,7 @@ benchmark: $(READY)
 lock: $(UV)
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
-		--all-extras --group dev --group benchmarks --group models --group avalon \
+		--all-extras $(GROUPS) \
 		--output-file requirements.lock $(ARGS) pyproject.toml
 
 # uv fills the environment several times faster than pip does
@@ -39,7 +40,7 @@ $(READY): $(UV) requirements.lock pyproject.toml
 ifdef TORCH
 	sed -e '/^ *--hash/d' -e 's/ \\$$//' requirements.lock > $(VENV)/versions.txt
 	$(UV) pip install --python $(RUN) --torch-backend $(TORCH) --constraint $(VENV)/versions.txt \
-		--group dev --group benchmarks --group models --group avalon --editable '.[all]'
+		$(GROUPS) --editable '.[all]'
 else
 	$(UV) pip install --python $(RUN) --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .

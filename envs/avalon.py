@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import VectorEnv
 
-from envs.avalon_package import FETCH, VERSION, check_installed, package, world_makers
+from envs.avalon_package import FETCH, VERSION, check_ready, package, world_makers
 from envs.episodes import Given, Options, ResetResult, Result, SingleEnvs, SingleStepResult
 from envs.settings import EVALUATION_WORLDS, TRAINING_WORLDS, AvalonSettings
 from utils.environments import Action, Info, Observation, Suite
@@ -51,7 +51,7 @@ class Avalon(Suite):
         return [f"Avalon-{task}-v0" for task in TASKS]
 
     def make(self, config: AvalonSettings, seed: int) -> VectorEnv:
-        check_installed(config.env)
+        check_ready(config.env)
         make_one = functools.partial(AvalonEnv, config, _published_worlds(config))
         return SingleEnvs(make_one, config.n_envs, seed, in_processes=True, has_success=True)
 

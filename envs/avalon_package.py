@@ -25,7 +25,7 @@ FETCH = "python -m envs.avalon_package"
 HELP = "See docs/avalon.md"
 
 
-def check_installed(env: str) -> None:
+def check_ready(env: str) -> None:
     """Raise UserError unless the package is here, in its version, and has its engine."""
     try:
         version = importlib.metadata.version(NAME)
