@@ -17,8 +17,8 @@ from models.language.load import load_language_model
 from tests.token_streams import N_ENVS
 
 transformer.working_kernels = lambda device: kernels
-folder, dtype, mem_len = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3])
-model = load_language_model(folder, mem_len=mem_len, dtype=dtype)
+folder, mem_len = sys.argv[1], int(sys.argv[2])
+model = load_language_model(folder, mem_len=mem_len)
 for layer in model.modules():  # as on a GPU: plain weights
     if isinstance(layer, transformer.FrozenLinear) and layer.weight is None:
         layer.weight = torch.nn.Parameter(layer._packed.to_dense(), requires_grad=False)
@@ -40,10 +40,11 @@ print(f"{worst:.7f}")
 """
 
 
-@pytest.mark.parametrize("mem_len", [2, 6, 70])
-@pytest.mark.parametrize("name", ["transfo-xl", "bert"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "mem_len"), [("transfo-xl", 70), ("bert", 6)])
 def test_layers_as_kernels_read_and_write_what_plain_ones_do(name, mem_len, decoders):
-    command = [sys.executable, "-c", PLAYED, str(decoders[name]), "float32", str(mem_len)]
+    pytest.importorskip("triton", reason="no Triton on this system")
+    command = [sys.executable, "-c", PLAYED, str(decoders[name]), str(mem_len)]
     settings = os.environ | {"TRITON_INTERPRET": "1"}
     ended = subprocess.run(command, env=settings, text=True, capture_output=True, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -198,10 +198,8 @@ def join_kernel(  # type: ignore[no-untyped-def]
 
 
 def product(rows: Tensor, layer: FrozenLinear, n_parts: int = 1) -> Tensor:
-    """Return the layer's output of rows [N, in] as parts of its sums over inputs.  [P, N, out]
-
-    Its activation needs the whole sum: it comes with a single part alone.
-    """
+    """Return the layer's output of rows [N, in] as parts of its sums over inputs.  [P, N, out]"""
+    # The activation needs the whole sum: it comes with a single part alone.
     weight = layer.weight
     assert weight is not None, "packed weights are read on a CPU"
     (n_rows, n_in), n_out = rows.shape, len(weight)
