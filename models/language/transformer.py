@@ -43,8 +43,11 @@ def working_kernels(device: torch.device) -> ModuleType | None:
     try:
         from models.language import kernels
 
-        weight, ones = torch.eye(16, device=device), torch.ones(1, 16, device=device)
-        kernels.product(ones, FrozenLinear(weight))
+        rows, slots = torch.zeros(1, 16, device=device), torch.zeros(2, 1, 1, 16, device=device)
+        age = torch.zeros(1, dtype=torch.int64, device=device)
+        kernels.attend(rows.repeat(1, 3), 1, Ring(slots[0], slots[1], age[0], age, 0), 1.0)
+        layer, norm = FrozenLinear(torch.eye(16)), nn.LayerNorm(16)
+        kernels.added(rows, layer.to(device), rows, norm.to(device))
     except Exception as error:  # of many kinds
         reason = str(error).partition("\n")[0] or type(error).__name__
         print(f"a language model's layers are not kernels of ours: {reason}", file=sys.stderr)
