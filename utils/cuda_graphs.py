@@ -44,8 +44,14 @@ def recorded(work: Callable[[], Result]) -> Callable[[], Result]:
             work()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = work()
+    try:
+        with torch.cuda.graph(graph):
+            results = work()
+    except RuntimeError:
+        # The generator would take itself for recorded ever after, and refuse to draw.
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        generator.graphsafe_set_state(generator.clone_state())
+        raise
 
     def replay() -> Result:
         graph.replay()
@@ -135,8 +141,11 @@ class CheckedGraph(Generic[Result]):
     def _replayed(self) -> Result:
         results = self._replay()
         # The next replay overwrites them. One operation for all copies, not one for each.
-        copies = tree_map_only(Tensor, torch.empty_like, results)
-        torch._foreach_copy_(tensors_in(copies), tensors_in(results))
+        if isinstance(results, Tensor):  # of a language model's step; the host is in its way
+            copies: Any = results.clone()
+        else:
+            copies = tree_map_only(Tensor, torch.empty_like, results)
+            torch._foreach_copy_(tensors_in(copies), tensors_in(results))
         # Caches of what weights give ask for their versions, which a replay does not count.
         for group in self._state:
             increment_version(group)

@@ -162,7 +162,8 @@ class LayerStack(LanguageModel):
             memory.graph = self.recorded(rings)
         if not memory.graph.works:
             return super()._hidden(tokens, memory, ages)
-        return memory.graph(tokens, ages, torch.full_like(ages[0], memory.position))
+        position = torch.full((), memory.position, dtype=torch.int64, device=ages.device)
+        return memory.graph(tokens, ages, position)
 
     def recorded(self, rings: tuple[Tensor, Tensor]) -> CheckedGraph[Tensor]:
         """Return a step of tokens [N, K, D], ages [N] and a position [] on keys and values."""
