@@ -140,6 +140,7 @@ def test_the_card_names_the_code_it_needs():
     assert "--trust" not in told(load_config(), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -102,6 +102,7 @@ def test_a_table_stands_for_the_folders_it_was_made_from_also_beside_others(runs
     assert reasons.keys() == {"same settings and seed"}
 
 
+@pytest.mark.slow
 def test_the_published_table_is_that_of_the_published_runs():
     docs = Path(__file__).resolve().parent.parent / "docs"
     left_out = []
@@ -113,6 +114,7 @@ def test_the_published_table_is_that_of_the_published_runs():
     assert left_out == []
 
 
+@pytest.mark.slow
 def test_the_summary_sets_agents_beside_the_lstm_over_the_tasks_of_both(in_empty_folder):
     tasks = [{"length": n, "env": "TMazePassive-v0", "algorithm": "DQN"} for n in (10, 30, 50)]
     for seed in range(2):
@@ -249,6 +251,7 @@ def test_a_score_is_the_mean_of_five_evaluations_or_the_last_hundred_episodes(ru
     assert scoreboard.score_of(read_columns(folder), "return_mean") == 0.7
 
 
+@pytest.mark.slow
 def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
     folder, seed = CONFIGS / "Scoreboard", {"seed": ["0"]}
     bare = seed | {"popgym_antialias": ["false"], "popgym_previous_action": ["false"]}
