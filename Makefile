@@ -30,10 +30,10 @@ benchmark: $(READY)
 
 docs: $(READY)
 	$(RUN) -m docs.generate
-	$(RUN) -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 docs-serve: $(READY)
-	$(RUN) -m mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve
 
 # Renews requirements.lock after pyproject.toml was edited; ARGS=--upgrade renews all it has.
 lock: $(UV)

@@ -95,9 +95,20 @@ def test_every_suite_is_described():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "env",
-    "MiniGrid-MemoryS11-v0 MiniWorld-Sign-v0 RandomMaze-v0 TMazePassive-v0 VisualMatch-v0 maze "
-    "KeyToDoor-v0 HousekeepText-v0 ContinuousRecognition-v0 Crafter-v1 CrafterText-v0 "
-    "PendulumP-v0".split(),
+    [
+        "MiniGrid-MemoryS11-v0",
+        "MiniWorld-Sign-v0",
+        "RandomMaze-v0",
+        "TMazePassive-v0",
+        "VisualMatch-v0",
+        "maze",
+        "KeyToDoor-v0",
+        "HousekeepText-v0",
+        "ContinuousRecognition-v0",
+        "Crafter-v1",
+        "CrafterText-v0",
+        "PendulumP-v0",
+    ],
 )
 def test_a_suite_shows_what_the_page_says(env):
     place = (SUITES | REGISTERED)[ENVIRONMENTS.known_as(env)]
