@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import NoReturn
 from unittest import mock
 
-from envs import REGISTERED, SUITES
 from models import AGENTS, CONTINUOUS, DISCRETE, FROM_REPLAY, PUBLISHED
-from models.memories import Gpt, NoMemory, Scan
+from models.memories import NoMemory, Scan
+from models.memories.lstm import Recurrent
 from rewards import CURIOSITIES
 from rewards.suggesters import SUGGESTERS
 from trainers.parts import LEARNERS
 from utils.errors import COMMANDS
 from utils.settings import Registry, all_settings, settings_index
-from utils.user_modules import GIVEN
 
 DOCS = Path(__file__).resolve().parent
 BLOCK = re.compile(r"(<!-- generated: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -40,29 +39,6 @@ PROGRAMS = {  # what builds each program's parser, module:function
     "python -m benchmarks.gpu": "benchmarks.gpu:benchmark",
 }
 OF_THE_MACHINE = ("threads",)  # options whose defaults differ between machines
-# What a suite shows, its actions, what it needs beside HELM's own packages. The spaces of most are
-# known only where its package is installed; tests/test_docs.py compares those that can be made.
-SPACES = {
-    "MiniGrid": ("image 3×56×56, in BabyAI a mission, too", "7 discrete", ""),
-    "MiniWorld": ("image 3×60×80", "discrete", "extra `suites`, OpenGL"),
-    "RandomMaze": ("image 3×9×9", "4 discrete", ""),
-    "TMaze": ("2 numbers", "4 discrete", ""),
-    "VisualMatch": ("image 3×5×5", "4 discrete", ""),
-    "KeyToDoor": ("image 3×5×5", "4 discrete", ""),
-    "Housekeep": ("image 3×128×128 and sentences", "6 discrete", "Habitat"),
-    "HousekeepText": ("image 3×8×8 and sentences", "8 discrete", ""),
-    "ContinuousRecognition": ("image 3×80×80", "2 discrete", ""),
-    "Crafter": ("image 3×64×64", "17 discrete", "extra `suites`"),
-    "CrafterText": ("image 1×84×84 and a caption", "139 discrete", "extra `suites`"),
-    "Popgym": ("categories or numbers", "discrete or continuous", "extra `suites`"),
-    "Psychlab": ("image 3×80×80", "discrete", "DeepMind Lab"),
-    "Avalon": ("image 3×96×96 and 51 numbers", "21 continuous", "group `avalon` and its engine"),
-    "Procgen": ("image 3×64×64", "15 discrete", ""),
-    "PartialControl": ("1 to 14 numbers", "1 to 8 continuous", "extra `suites`, or PyBullet"),
-    "Given": ("its own", "its own", ""),
-    "AnyGymnasium": ("its own", "its own", "its own packages"),
-    "OwnMiniGrid": ("image 3×56×56", "7 discrete", ""),
-}
 
 
 class Caught(Exception):
@@ -174,21 +150,6 @@ def options(parser: argparse.ArgumentParser) -> str:
     return table(("argument", "default", "meaning"), rows)
 
 
-def environments() -> str:
-    names: dict[str, list[str]] = {}
-    for name, place in (SUITES | REGISTERED).items():
-        text = name if name in REGISTERED else code(f"{name}*" if name[-1] in "-_" else name)
-        text = "an object of a Python program" if name == GIVEN else text
-        names.setdefault(place, []).append(text)
-    return table(
-        ("`env`", "observation", "actions", "needs", "file"),
-        (
-            [" ".join(keys), *SPACES[place.partition(":")[2]], file_of(place)]
-            for place, keys in names.items()
-        ),
-    )
-
-
 def learners() -> str:
     rows = []
     for name in LEARNERS.places:
@@ -198,27 +159,21 @@ def learners() -> str:
     return table(("`algorithm`", "actions", "`model`", "class", "file"), rows)
 
 
-def memories() -> str:
+def models() -> str:
     rows = []
     for name in AGENTS.places:
-        agent, memory = AGENTS.find(name), AGENTS.find(name).memory_class
-        kept = "a recurrent state"
-        if agent.has_frozen_memory:
-            kept = "keys and values of the last `mem_len` steps, frozen"
-        elif memory is None:
-            kept = "the last frames"
-        elif issubclass(memory, Gpt):
-            kept = "keys and values of the last `mem_len` steps"
-        elif issubclass(memory, Scan):
-            kept = "a recurrent state, trained in parallel over time"
-        elif issubclass(memory, NoMemory):
-            kept = "nothing"
         also = [alias for alias, (known, _) in PUBLISHED.items() if known == name]
+        agent, memory = AGENTS.find(name), AGENTS.find(name).memory_class
         part = agent if memory is None else memory
-        file = file_of(f"{part.__module__}:{part.__name__}")
+        state = "frozen" if agent.has_frozen_memory else "stack of frames"
+        if memory is not None:
+            state = "recurrent" if issubclass(memory, Recurrent | Scan) else "last `mem_len` steps"
+        if memory is NoMemory:
+            state = "none"
         names = " ".join(map(code, (name, *also)))
-        rows.append([names, kept, ", ".join(learners_of(name)), code(part.__name__), file])
-    return table(("`model`", "keeps between steps", "`algorithm`", "class", "file"), rows)
+        file = file_of(f"{part.__module__}:{part.__name__}")
+        rows.append([names, state, ", ".join(learners_of(name)), code(part.__name__), file])
+    return table(("`model`", "state", "`algorithm`", "class", "file"), rows)
 
 
 def learners_of(model: str) -> list[str]:
@@ -260,11 +215,10 @@ def escaped(text: str) -> str:
 BLOCKS = {
     "settings": settings,
     "command line": command_line,
-    "environments": environments,
-    "learners": learners,
-    "memories": memories,
-    "curiosity": lambda: parts(CURIOSITIES),
-    "suggesters": lambda: parts(SUGGESTERS),
+    "learners in code": learners,
+    "models in code": models,
+    "curiosity in code": lambda: parts(CURIOSITIES),
+    "suggesters in code": lambda: parts(SUGGESTERS),
 }
 
 if __name__ == "__main__":
