@@ -40,7 +40,7 @@ def flaws(page):
         "an image without a description": r"!\[\s*\]\(",
         "a list without an empty line before it": rf"^(?! *{item})\S[^\n]*\n{item}",
         "a table without an empty line before it": rf"^(?!{row})\S[^\n]*\n{row}[^\n]*\n{row} ?:?--",
-        "HTML": r"<(?!!--)/?[a-z]",
+        "HTML": r"</?[a-z][a-z0-9]*[\s/>]",
     }
     return [name for name, rule in rules.items() if re.search(rule, page, re.MULTILINE)]
 
