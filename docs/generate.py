@@ -83,7 +83,7 @@ def settings() -> str:
         groups.setdefault(each.title, {}).setdefault(read_by, []).append(row)
     lines = []
     for title, tables in groups.items():
-        lines.append(f"## {title[0].upper()}{title[1:]}")
+        lines.append(f"## {title if title[1].isupper() else title[0].upper() + title[1:]}")
         for read_by, rows in tables.items():
             lines += [read_by, table(("setting", "values", "default", "meaning"), rows)]
     return "\n\n".join(lines)
