@@ -62,8 +62,8 @@ def test_the_site_builds(tmp_path):
 )
 def test_a_flaw_of_a_link_or_a_page_that_is_left_out_ends_the_build(page, said, tmp_path, caplog):
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/index.md").write_text(f"# Home\n\n{page or ''}\n")
-    (tmp_path / "docs/other.md").write_text("# Other\n\n## Heading\n")
+    (tmp_path / "docs" / "index.md").write_text(f"# Home\n\n{page or ''}\n")
+    (tmp_path / "docs" / "other.md").write_text("# Other\n\n## Heading\n")
     others = [] if page is None else ["other.md"]
     site = tmp_path / "mkdocs.yml"
     site.write_text(f"INHERIT: {SITE}\nnav: {['index.md', *others]}\nsite_dir: site\n")
