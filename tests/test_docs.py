@@ -22,8 +22,7 @@ from utils.user_modules import GIVEN
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 SITE = ROOT / "mkdocs.yml"
-FOLDERS = ("analysis", "benchmarks", "docs", "envs", "examples", "models", "rewards", "sweeps")
-FOLDERS += ("tests", "trainers", "utils")
+CODE = ("*.py", "[a-z]*/*.py", "[a-z]*/*/*.py", "pyproject.toml")
 generate = importlib.import_module("docs.generate")  # docs is no package
 
 
@@ -135,8 +134,7 @@ def test_the_table_has_what_an_environment_shows(env, known_as):
 
 
 def test_pages_that_the_code_names_exist():
-    files = [*ROOT.glob("*.py"), ROOT / "pyproject.toml"]
-    files += [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    files = [path for each in CODE for path in ROOT.glob(each) if "build" not in path.parts]
     named = {
         each for path in files for each in re.findall(r"\bdocs/[\w/-]+\.\w+", path.read_text())
     }
