@@ -164,8 +164,8 @@ PENALISED = LSTM | {"kl_weight": 0.5, "n_epochs": 3, "learning_rate": 0.01}
 REINFORCE = COMMON | {"env": "RandomMaze-v0", "n_steps": 128, "normalize_reward": "true"}
 REINFORCE |= {"reinforce_steps": 16} | LSTM
 OWN = {  # setting, other settings, a metric, a class that is none
-    "averages:AveragesAgent": ("model", {}, "rollout/length_mean", "Averages"),
-    "my_encoder:ResNetLstm": ("model", {"memory_width": 8}, "rollout/length_mean", "ResNet"),
+    "averages:AveragesAgent": ("model", {}, "train/grad_norm", "Averages"),
+    "my_encoder:ResNetLstm": ("model", {"memory_width": 8}, "train/grad_norm", "ResNet"),
     "my_rewards:Change": ("curiosity", {"curiosity_weight": 0.1}, "reward_mean", "Tensor"),
     "my_learner:Penalised": ("algorithm", PENALISED, "train/kl", "Tensor"),
     "my_reinforce:Reinforce": ("algorithm", REINFORCE, "train/value_loss", "Rollout"),
