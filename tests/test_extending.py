@@ -1,7 +1,10 @@
-"""The examples of docs/extending.md, taken from the page and trained with."""
+"""The examples of the documentation: taken from its pages, trained with, resumed."""
 
 import importlib.util
+import json
 import re
+import runpy
+import shlex
 import sys
 from pathlib import Path
 
@@ -10,9 +13,13 @@ import torch
 
 import envs
 import eval as eval_program
+import helm
 import main as main_program
 import models
+import sweep
 import trainers.build
+from analysis import __main__ as analysis
+from rewards.suggesters.rules import TextState
 from tests.bad_inputs.harness import refused
 from tests.runs import (
     COMMON,
@@ -29,18 +36,32 @@ from tests.test_resume import TINY, command
 from tests.user_code import forget_modules_of
 from trainers.rollout import Rollout
 
-PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
-FILES = dict(re.findall(r"^`([\w/]+\.py)`:\n\n```python\n(.*?)^```", PAGE, re.M | re.S))
-LINES = re.findall(r"^In `(\w+)` of `[\w/.]+`[^\n]*:\n\n```python\n(.*?)^```", PAGE, re.M | re.S)
+DOCS = Path(__file__).parent.parent / "docs"
+TUTORIALS = [page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("tutorials/*.md"))]
+EARLIER = [DOCS / "extending.md", *DOCS.glob("reference/*.md")]
+PAGES = [page.read_text(encoding="utf-8") for page in EARLIER if page.exists()] + TUTORIALS
+NAMED = re.compile(r"`([\w/]+\.\w+)`:\n\n```(?:python|json)\n(.*?)^```", re.M | re.S)
+FILES = {name: text for page in PAGES for name, text in NAMED.findall(page)}  # the last counts
+LINE = re.compile(r"^In `(\w+)` of `[\w/.]+`[^\n]*:\n\n```python\n(.*?)^```", re.M | re.S)
+LINES = {(table, line) for page in PAGES for table, line in LINE.findall(page)}
+COMMANDS = [
+    line
+    for page in TUTORIALS
+    for block in re.findall(r"^```bash\n(.*?)^```", page, re.M | re.S)
+    for line in block.splitlines()
+    if line.startswith(("python main.py", "python sweep.py"))
+]
 
 
 @pytest.fixture
 def examples(tmp_path, monkeypatch):
-    """Return the page's modules by path, the page's lines standing in their tables."""
+    """Return the pages' modules of this repository by path, their lines standing in its tables."""
     made = {}
-    for path, source in FILES.items():
+    for path in ("models/linear.py", "envs/colour.py", "trainers/haste.py"):
+        if path not in FILES:
+            continue
         name = path.removesuffix(".py").replace("/", ".")
-        (tmp_path / Path(path).name).write_text(source)
+        (tmp_path / Path(path).name).write_text(FILES[path])
         spec = importlib.util.spec_from_file_location(name, tmp_path / Path(path).name)
         made[path] = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, name, made[path])
@@ -49,12 +70,87 @@ def examples(tmp_path, monkeypatch):
     for table, line in LINES:
         if table in tables:
             ((name, value),) = eval(f"{{{line.strip()}}}").items()
-            monkeypatch.setitem(tables[table], name, value)
+            if value.partition(":")[0] in sys.modules:
+                monkeypatch.setitem(tables[table], name, value)
     return made
 
 
+@pytest.fixture
+def my_files(in_empty_folder, monkeypatch):
+    """Write the tutorials' files, as a reader does."""
+    monkeypatch.syspath_prepend(in_empty_folder)  # as `python main.py` in this folder would
+    named = [match for page in TUTORIALS for match in NAMED.findall(page)]
+    for name, text in named:
+        Path(name).write_text(text)
+    yield {name for name, _ in named}
+    forget_modules_of(in_empty_folder)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_a_tutorial_is_one(line, my_files, capsys):
+    _, program, *words = shlex.split(line, comments=True)
+    words = [str(DOCS.parent / word) if word.startswith("configs/") else word for word in words]
+    if program == "main.py":
+        assert main_program.main([*words, "--print-config"]) == 0
+        given = {word.partition("=")[0] for word in words if "=" in word}
+        assert json.loads(capsys.readouterr().out).keys() >= given
+    else:
+        assert sweep.main([*dict.fromkeys([*words, "--dry-run"])]) == 0
+        assert " missing: " in capsys.readouterr().out
+    assert not Path("experiments").exists()
+
+
+def test_the_tutorials_environment_is_trained_in_by_its_script(my_files, monkeypatch, capsys):
+    def short(settings, **given):
+        shorter = {"n_steps": 64, "n_envs": 2, "n_rollout_steps": 16, "memory_width": 8}
+        return train(settings | shorter, **given)
+
+    train = helm.train
+    monkeypatch.setattr(helm, "train", short)
+    runpy.run_path("train_doors.py", run_name="__main__")
+    assert "of 100 episodes succeeded" in capsys.readouterr().out
+    assert main_program.main(command("LSTM", "named", env="doors:Doors-v0", memory_width=8)) == 0
+    longer = ["--ckpt-path", str(folder_of("named")), "--var", 'env_args={"metres": 30}']
+    assert eval_program.main([*longer, "--n-episodes", "2"]) == 0
+    assert "30.0" in capsys.readouterr().out
+
+
+def test_the_tutorials_memory_is_right_and_its_mistake_is_found(my_files, capsys):
+    assert analysis.main(["check", "averages:Averages"]) == 0
+    assert "10 ok, 1 not tested" in capsys.readouterr().out
+    right = Path("averages.py").read_text()
+    wrong = re.sub(r"return state\.state\.masked_fill.*", "return state.state", right)
+    assert wrong != right
+    Path("wrong.py").write_text(wrong)
+    assert analysis.main(["check", "wrong:Averages"]) == 1
+    shown = capsys.readouterr()
+    assert re.search(r"a reset equals a fresh start .* FAILS", shown.out)
+
+
+def test_what_a_tutorial_shows_without_a_files_name_runs():
+    unnamed = [
+        text
+        for page in TUTORIALS
+        for text in re.findall(r"^```python\n(.*?)^```", NAMED.sub("", page), re.M | re.S)
+    ]
+    for text in unnamed:
+        names = {"__name__": __name__}
+        exec(text, names)
+    assert names["AveragesSettings"](memory_width=8).slowest == 5.0
+
+
+def test_a_suggester_of_ones_own_suggests():
+    path = "rewards/suggesters/needs.py"
+    if path not in FILES:
+        pytest.skip(f"no page has {path}")
+    made = {"__name__": "needs"}
+    exec(FILES[path], made)
+    state = TextState("You see tree.", "", "You feel hungry.", {})
+    assert made["Needs"]().suggest([state]) == [["attack cow", "chop tree"]]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["Average", "Linear"])
+@pytest.mark.parametrize("model", ["Linear"])
 def test_a_new_agent_trains_goes_on_and_plays(model, examples, in_empty_folder, monkeypatch):
     assert main_program.main(command(model, "whole")) == 0
     signal_at(monkeypatch, 2, at=39)
@@ -68,6 +164,8 @@ PENALISED = LSTM | {"kl_weight": 0.5, "n_epochs": 3, "learning_rate": 0.01}
 REINFORCE = COMMON | {"env": "RandomMaze-v0", "n_steps": 128, "normalize_reward": "true"}
 REINFORCE |= {"reinforce_steps": 16} | LSTM
 OWN = {  # setting, other settings, a metric, a class that is none
+    "averages:AveragesAgent": ("model", {}, "train/grad_norm", "Averages"),
+    "my_encoder:ResNetLstm": ("model", {"memory_width": 8}, "train/grad_norm", "ResNet"),
     "my_rewards:Change": ("curiosity", {"curiosity_weight": 0.1}, "reward_mean", "Tensor"),
     "my_learner:Penalised": ("algorithm", PENALISED, "train/kl", "Tensor"),
     "my_reinforce:Reinforce": ("algorithm", REINFORCE, "train/value_loss", "Rollout"),
