@@ -29,7 +29,7 @@ benchmark: $(READY)
 	$(RUN) -m benchmarks $(ARGS)
 
 docs: $(READY)
-	$(RUN) -m docs.generate
+	$(RUN) -m tests.generate_docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 docs-serve: $(READY)

@@ -1,6 +1,5 @@
 """The documentation: its site builds, what it takes from the code is fresh, no link is dead."""
 
-import importlib
 import re
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from envs import SUITES, make_vector_env
 from models import AGENTS
 from rewards import CURIOSITIES
 from rewards.suggesters import SUGGESTERS
+from tests import generate_docs as generate
 from trainers.parts import LEARNERS
 from utils.errors import UserError
 from utils.given_settings import load_config
@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 SITE = ROOT / "mkdocs.yml"
 CODE = ("*.py", "[a-z]*/*.py", "[a-z]*/*/*.py", "pyproject.toml")
-generate = importlib.import_module("docs.generate")  # docs is no package
 
 
 def pages(folder=DOCS):

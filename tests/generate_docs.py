@@ -1,4 +1,4 @@
-"""Write what the documentation takes from the code: python -m docs.generate [FOLDER].
+"""Write what the documentation takes from the code: python -m tests.generate_docs [FOLDER].
 
 A block of a page, from `<!-- generated: NAME -->` to `<!-- end -->`, is replaced by the text of
 that name: settings, programs and registries, as the code declares them.
@@ -23,7 +23,7 @@ from trainers.parts import LEARNERS
 from utils.errors import COMMANDS
 from utils.settings import Registry, all_settings, settings_index
 
-DOCS = Path(__file__).resolve().parent
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- generated: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 KINDS = {int: "int", float: "float", bool: "bool", str: "text", dict: "JSON", type(None): "null"}
 PROGRAMS = {  # what builds each program's parser, module:function
