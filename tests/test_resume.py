@@ -166,7 +166,7 @@ def test_a_flipped_digit_of_the_history_is_not_exactly(cut, capsys):
     flipped = f"{content[:digit]}{9 - int(content[digit])}{content[digit + 1 :]}"
     path.write_bytes(flipped.encode())
     assert resume("cut") == 0
-    assert "not exactly: metrics.csv is not as it was at the" in capsys.readouterr().out
+    assert "not exactly: metrics.csv has changed since the last" in capsys.readouterr().out
     (resumed,) = json.loads((folder / "run.json").read_text())["resumed"]
     assert not resumed["exact"]
     assert (folder / "metrics.csv.damaged-1").read_bytes() == flipped.encode()

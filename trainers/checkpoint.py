@@ -516,8 +516,8 @@ def save_published(path: Path, state: Mapping[str, Any]) -> None:
 def check_finetune(config: FinetuneSettings, has_start: bool) -> None:
     if config.finetune != "all" and not has_start:
         raise UserError(
-            f"finetune: {config.finetune} leaves all else as it is, and it is random. "
-            "Name a run with --init-from, or choose finetune=all"
+            f"finetune: {config.finetune} freezes all other parts, and in a new run they are "
+            "random. Name a trained run with --init-from, or choose finetune=all"
         )
 
 
