@@ -209,7 +209,7 @@ def test_a_mistake_gets_one_line_before_the_first_agent_plays(in_empty_folder, c
         ("experiments", "--random-share=2"): "argument --random-share",
         (good, silent): f"{TASK}: it does not tell its cues",
         (good, lost): "own.npz is missing",
-        ("episode.npz",): "episode.npz: episodes have no memory",
+        ("episode.npz",): "episode.npz: saved episodes hold no memory",
     }.items():
         assert line in refusal(capsys, ["probe", *command])
 
