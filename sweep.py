@@ -111,7 +111,7 @@ def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, chec
 def check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.+-]{0,79}", name):
         allowed = "one folder name of up to 80 letters, digits and = . + -"
-        raise UserError(f"--name {name}: no name of a search. Choose {allowed}")
+        raise UserError(f"--name {name}: not a name for a search. Choose {allowed}")
 
 
 def raise_interrupted(stopped_by: signal.Signals | None, argv: Sequence[str] | None) -> None:

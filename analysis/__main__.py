@@ -123,7 +123,7 @@ def check(asked: argparse.Namespace) -> None:
     if isinstance(agent, ActorCriticAgent):
         checked.append(agent)
     if not checked:
-        raise UserError(f"{asked.name}: it has no trained memory and no `evaluate` to be checked")
+        raise UserError(f"{asked.name}: no trained memory and no `evaluate`, so nothing to check")
     # The parts of an untrained network may have next to no effect in the beginning.
     noise = 0.0 if Path(asked.name).exists() else 0.1
     found = [examine(part, noise=noise) for part in checked]

@@ -189,7 +189,10 @@ class RecordingAgent(Agent):
             steps.append(agent.act(told, own))
             if steps[-1].remembered is None:
                 name = type(agent).__name__
-                raise UserError(f"{name}: the Step of `act` lacks the memory's output `remembered`")
+                raise UserError(
+                    f"{name}: `act` returned a Step without `remembered`, the memory's output. "
+                    "Give it"
+                )
         self.states = [cast(torch.Tensor, step.remembered) for step in steps]
         is_random = self.rng.random(percept.n_envs) < self.random_share
         if self.reader.action_shape:
@@ -234,7 +237,7 @@ def analyse(
     for place in places:
         source = source_of(place)
         if source.checkpoint is None:
-            raise UserError(f"{place}: episodes have no memory to read. Name a run or a checkpoint")
+            raise UserError(f"{place}: saved episodes hold no memory. Name a run or a checkpoint")
         agent_class(source.config.model).check(source.config)
         with _telling(source):
             pass

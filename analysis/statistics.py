@@ -204,7 +204,7 @@ def on_common_axis(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> Curves
     low, high = max(x[0] for x in xs), min(x[-1] for x in xs)
     if low > high:
         where = f"one ends at {high:,.0f}, another begins at {low:,.0f}"
-        raise UserError(f"curves that do not meet: {where}. Leave out the run that is too short")
+        raise UserError(f"curves share no steps: {where}. Leave out the run that is too short")
     x = np.linspace(low, high, min(map(len, xs)))
     return Curves(x, np.stack([np.interp(x, *curve) for curve in zip(xs, ys, strict=True)]))
 

@@ -108,7 +108,10 @@ def check_env_name(name: str) -> None:
     if name in _given:
         return
     if _given:
-        raise UserError(f"env: the run is on {name}, and given is {', '.join(_given)}")
+        raise UserError(
+            f"env: the run was trained on {name}, and {', '.join(_given)} is given. Give the "
+            "run's own"
+        )
     if name.startswith(GIVEN):
         raise UserError(
             "env: this environment is an object of a Python program, and has no name. Give it "
@@ -226,13 +229,14 @@ class Given(Suite):
             return any_gymnasium.vector_of(make_one, config.n_envs, seed, False, *tells)
         if config.observability == FULL:
             raise UserError(
-                "observability: a vector environment that is given has no twin. Give a function "
+                "observability: a given vector environment has no twin. Give a function "
                 "that makes one environment, or leave observability at partial"
             )
         if made.num_envs != config.n_envs:
             raise UserError(
-                f"env: a vector environment of {made.num_envs} where {config.n_envs} are needed. "
-                "Give one of that many, or a function that makes one environment"
+                f"env: the vector environment has {made.num_envs} environments, and "
+                f"{config.n_envs} are needed. Give one of that many, or a function that makes "
+                "one environment"
             )
         return any_gymnasium.checked_vector(made, config.env, config.reset_options)
 

@@ -200,7 +200,9 @@ def gymnasium_maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
     if not config.atari_preprocessing:
         return functools.partial(gymnasium.make, spec, disable_env_checker=True, **arguments)
     if _package_of(spec.entry_point) != ATARI_PACKAGE:
-        raise UserError(f"atari_preprocessing: '{config.env}' is not of ale_py. Leave it at false")
+        raise UserError(
+            f"atari_preprocessing: '{config.env}' is no Atari game of ale_py. Leave it at false"
+        )
     return functools.partial(_preprocessed, spec, **({"frameskip": 1} | arguments))
 
 
@@ -230,7 +232,7 @@ def _package_of(entry_point: object) -> str:
 def _import(module_name: str, name: str) -> None:
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise UserError(
-            f"env: '{name}': '{module_name}' is no name of a module. Write "
+            f"env: '{name}': '{module_name}' is not the name of a module. Write "
             "package.module:MyEnv-v0, the module as after 'import'"
         )
     # A module beside the user's files is found, as python would find it there.

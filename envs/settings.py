@@ -208,7 +208,7 @@ class VisualMatchSettings(LengthSettings):
 
 
 # What each suite reads, by its name in envs.SUITES; the others read nothing of their own.
-OWN_GRIDS = "MiniGrid of your own module"
+OWN_GRIDS = "your own MiniGrid tasks"
 READS: dict[str, tuple[type[Part], ...]] = {
     "MiniGrid-": (MissionSettings,),
     "BabyAI-": (MissionSettings,),

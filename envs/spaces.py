@@ -230,14 +230,17 @@ class ConvertedVector(Wrapped):
         # A copy: an environment may return one buffer again and again.
         rewards = np.array(rewards)
         terminated, truncated = (_truths(np.array(each)) for each in ends)
-        for name, array, kinds in (
-            ("rewards, finite numbers", rewards, "fiub"),
-            ("terminated, bools", terminated, "b"),
-            ("truncated, bools", truncated, "b"),
+        for name, of, array, kinds in (
+            ("rewards", "finite numbers", rewards, "fiub"),
+            ("terminated", "bools", terminated, "b"),
+            ("truncated", "bools", truncated, "b"),
         ):
             is_row = array.shape == self._shape and array.dtype.kind in kinds
             if not (is_row and _is_finite(array)):
-                raise EnvFault(f"step() returns {brief(array)} as {name}, {[*self._shape]} of them")
+                raise EnvFault(
+                    f"step() returned {brief(array)} as {name}. Return {of} of shape "
+                    f"{[*self._shape]}"
+                )
         self._paid.check(rewards, "step()")
         if not isinstance(info, dict):
             raise EnvFault(f"step() returns {brief(info)} as info. Return a dictionary")
@@ -272,7 +275,10 @@ class ConvertedVector(Wrapped):
         if key is None:
             return {}
         if np.shape(place[key]) != self._shape:
-            raise EnvFault(f'info["{key}"] is {brief(place[key])}, and there are {self.num_envs}')
+            raise EnvFault(
+                f'info["{key}"] is {brief(place[key])}. Give one entry for each of the '
+                f"{self.num_envs} environments"
+            )
         is_told = ended & place.get(f"_{key}", True)
         success = np.zeros(self.num_envs, bool)
         for row in is_told.nonzero()[0]:
@@ -340,7 +346,7 @@ def _succeeded(value: object, key: str) -> bool:
     if success is None:
         raise EnvFault(
             f'info["{key}"] is {brief(value)} where an episode ended. Give a bool, or 0 or 1; or '
-            f'write metadata = {{"{HAS_SUCCESS}": False}}, and it is not read'
+            f'write metadata = {{"{HAS_SUCCESS}": False}}, so that it is ignored'
         )
     return success
 
@@ -457,7 +463,7 @@ def _parts(found: object, method: str, names: tuple[str, ...]) -> tuple[Any, ...
     if isinstance(found, tuple) and len(found) == len(names):
         return found
     n_given = len(found) if isinstance(found, tuple) else f"{type(found).__name__}, not a tuple"
-    raise EnvFault(f"{method} is to return {', '.join(names)}. It returns {n_given}")
+    raise EnvFault(f"{method} must return {', '.join(names)}. It returned {n_given}")
 
 
 def checker(space: spaces.Space, name: str) -> Callable[[Observation, str], None]:
@@ -503,7 +509,7 @@ def checker(space: spaces.Space, name: str) -> Callable[[Observation, str], None
             if is_array and space.dtype not in (None, part.dtype) and part.shape == space.shape:
                 remedy = f". Return {space.dtype}, or give the space the dtype {part.dtype}"
             raise EnvFault(
-                f"{where} shows {brief(part)} ({kind}), which is not of its space {brief(space)}"
+                f"{where} shows {brief(part)} ({kind}), which is not in its space {brief(space)}"
                 f"{remedy}"
             )
         for each in kept:
@@ -744,7 +750,7 @@ def _fractions(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
         if not (fractions.min(initial=0) >= 0 and fractions.max(initial=1) <= 1):
             raise EnvFault(
                 f"{_called(path)} shows numbers from {np.min(values)} to {np.max(values)}, beyond "
-                f"the bounds of its space {brief(space)}. Give it theirs"
+                f"the bounds of its space {brief(space)}. Widen the bounds"
             )
         return _flat(fractions, n_axes)
 
@@ -777,7 +783,9 @@ def _image(space: spaces.Box, sides: tuple[int, ...], is_last: bool) -> Conversi
 def _bytes(fractions: np.ndarray) -> np.ndarray:
     pixels = np.rint(np.asarray(fractions) * 255)
     if not (pixels.min() >= 0 and pixels.max() <= 255):
-        raise EnvFault("an image whose space is of fractions from 0 to 1 has others. Return uint8")
+        raise EnvFault(
+            "an image has values outside its space of fractions from 0 to 1. Return uint8"
+        )
     return pixels.astype(np.uint8)
 
 

@@ -174,8 +174,9 @@ class NumpyVectorEnv(Environments):
 
     def replay(self, running: State, actions: Sequence[np.ndarray]) -> bool:
         """Play saved episodes again, given the actions of each, N of [T]; return if they agree."""
-        # All are stepped together and end at the same step, so each begins when as many steps are
-        # left as it has. Until then its environment plays something else.
+        # All environments are stepped together and must end at the same step. So the saved episode
+        # of an environment begins late: when the steps left equal its length. Until then the
+        # environment plays something else.
         # How many steps each running episode has taken.
         lengths = np.array([len(taken) for taken in actions])
         n_steps = int(lengths.max())
@@ -252,7 +253,8 @@ class EpisodeStatistics(RecordEpisodeStatistics, Wrapped):
             return None
         if len(told) != self.num_envs:
             raise UserError(
-                f"env: cues() has {len(told)} numbers and there are {self.num_envs} worlds"
+                f"env: cues() returned {len(told)} numbers. Return one for each of the "
+                f"{self.num_envs} environments"
             )
         return np.array([_number(cue) for cue in np.asarray(told, object).tolist()], dtype=np.int64)
 
@@ -393,7 +395,7 @@ def _number(cue: object) -> int:
         return NOT_SHOWN
     if not isinstance(cue, Integral) or not NOT_SHOWN <= int(cue) < 2**63:
         raise UserError(
-            f"env: its cue is {brief(cue)}. Tell a number from 0 on, or None while it shows "
-            "nothing that is to be remembered"
+            f"env: cue() returned {brief(cue)}. Return a whole number from 0 on, or None while "
+            "nothing that must be remembered is in view"
         )
     return int(cue)

@@ -31,7 +31,7 @@ class Agents(OwnRegistry):
 
         memory = kind.memory_class
         if memory is None and issubclass(kind, MemoryAgent):
-            raise UserError(f"model: '{name}' is not whole, it lacks memory_class")
+            raise UserError(f"model: '{name}' is incomplete: it lacks memory_class")
         if memory is not None and not _is_memory(memory):
             raise UserError(
                 f"model: '{name}': derive its memory_class from models.memories.TrainedMemory"
@@ -40,7 +40,7 @@ class Agents(OwnRegistry):
             if "advance" not in inspect.signature(method).parameters:
                 raise UserError(
                     f"model: '{name}': {method.__qualname__} takes no `advance`. Give it "
-                    "advance=True, and leave the memory as it is where it is False"
+                    "advance=True, and do not change the memory where `advance` is False"
                 )
         return kind
 

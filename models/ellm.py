@@ -91,7 +91,7 @@ class Ellm(Agent):
         self.reader = ObservationPreprocessor(observation_space, normalizes=normalizes)
         if self.reader.has_mask:
             raise UserError(
-                "model: ELLM knows no action mask, and the environment has one. Choose CNN"
+                "model: ELLM does not support action masks, and the environment has one. Choose CNN"
             )
         self.frame_stack, width = config.frame_stack, config.hidden_dim
         shape = self.reader.image_shape

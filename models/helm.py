@@ -254,7 +254,8 @@ class Shelm(LanguageMemoryAgent):
 def _check_memory(config: ShelmSettings) -> None:
     if config.mem_len < config.topk:
         raise UserError(
-            f"mem_len: {config.mem_len} is below the {config.topk} tokens of a step (topk)"
+            f"mem_len: {config.mem_len} is below the {config.topk} tokens of a step (topk). Choose "
+            f"{config.topk} or more"
         )
     n_positions = describe_language_model(config.language_model).n_positions
     if n_positions is not None and config.topk > n_positions:
@@ -269,7 +270,8 @@ def _check_retrieval(config: ShelmSettings) -> None:
     n_words = len(configured_embeddings(config).tokens)
     if config.topk > n_words:
         raise UserError(
-            f"topk: {config.topk} is more than the {n_words} words in {configured_file(config)}"
+            f"topk: {config.topk} is more than the {n_words} words in {configured_file(config)}. "
+            "Choose fewer"
         )
 
 
@@ -434,7 +436,7 @@ class LanguageMemory(nn.Module):
         if not self._is_pure and not encoded.allclose(self.to_language(images), equal_nan=True):
             raise UserError(
                 f"model: {type(self.to_language).__qualname__}.forward gives two results for one "
-                "image, and they are kept by image. Draw in `read`, which is asked at every step"
+                "image, and results are kept by image. Draw in `read`, which runs at every step"
             )
         self._is_pure = True
         return encoded

@@ -338,7 +338,7 @@ class ActivePretraining(Curiosity):
     def configured(cls, config: AptSettings, agent: Agent, n_actions: int) -> Curiosity:
         if config.curiosity_icm == "ellm" and agent.reader.action_shape:
             raise UserError(
-                "curiosity_icm: ellm takes an action for one number, and here it is a vector. "
+                "curiosity_icm: ellm supports discrete actions only, and actions are vectors here. "
                 "Choose curiosity_icm=paper"
             )
         return super().configured(config, agent, n_actions)

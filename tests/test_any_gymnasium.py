@@ -87,7 +87,9 @@ def test_fractions_are_scaled_once_and_stacks_lie_on_channels():
     convert = adapt_observation_space(SPACES["image of fractions"]).convert
     assert convert(np.full((6, 7, 3), 0.2, np.float32)).tolist() == np.full((3, 6, 7), 51).tolist()
     for beyond in (1.1, -0.1, np.nan):
-        with pytest.raises(UserError, match="of fractions from 0 to 1 has others"):
+        with pytest.raises(
+            UserError, match="has values outside its space of fractions from 0 to 1"
+        ):
             convert(np.full((6, 7, 3), beyond, np.float32))
     stack = SPACES["stack of images"].sample()
     seen = adapt_observation_space(SPACES["stack of images"]).convert(stack)

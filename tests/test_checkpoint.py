@@ -139,7 +139,7 @@ def test_a_finished_run_and_changed_settings_are_refused(tmp_path):
     with pytest.raises(UserError, match="save_ckpt=false cannot go on"):
         unfinished_checkpoint(tmp_path, small_config(save_ckpt=False))
     save_checkpoint(tmp_path / LAST, checkpoint | {"env_steps": 60})
-    with pytest.raises(UserError, match=r"finished, it has had its 60 steps. Play it: python eval"):
+    with pytest.raises(UserError, match=r"finished after 60 steps. Play it: python eval"):
         unfinished_checkpoint(tmp_path, config)
 
 

@@ -51,7 +51,7 @@ REFUSED = {
         {"algorithm": "EllmDQN", "model": "ELLM"},
         "algorithm: EllmDQN is for discrete actions, and .*Choose algorithm=PPO",
     ),
-    "APT": ({"curiosity": "APT"}, "curiosity_icm: ellm takes an action for one number"),
+    "APT": ({"curiosity": "APT"}, "curiosity_icm: ellm supports discrete actions only"),
 }
 
 

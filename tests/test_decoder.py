@@ -165,7 +165,7 @@ LAYERS = ["linear_attention", "full_attention"]
 REFUSED = [
     ({"rope_parameters": DYNAMIC}, "type 'dynamic' change with the longest episode"),
     ({"model_type": "qwen3_next", "layer_types": LAYERS}, "layers of type linear_attention"),
-    ({"model_type": "gptj", "rope_parameters": None}, "positions of model_type 'gptj'"),
+    ({"model_type": "gptj", "rope_parameters": None}, "model_type 'gptj' has other positions"),
     ({"model_type": "lama"}, "Did you mean 'llama'"),
     ({"model_type": "albert"}, "'albert' is an encoder of another build"),
     ({"model_type": "vit"}, "'vit' reads images, not tokens"),

@@ -123,7 +123,7 @@ BAD_PLAYS = [
     (["--var=single_task=chop tree", "--var=suggester=novelty"], "Give one of them"),
     (["--var=single_task=gardening"], "by its subgoals alone"),
     (["--var=single_task_goals=subgoals"], "with single_task alone"),
-    (["--var=goal_conditioned=false"], "goal_conditioned is neither"),
+    (["--var=goal_conditioned=false"], "goal_conditioned stays as"),
 ]
 
 

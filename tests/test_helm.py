@@ -213,7 +213,7 @@ PETTING_ZOO = type("Zoo", (type("AECEnv", (), {"__module__": "pettingzoo.utils.e
 OLD_GYM = type("Old", (type("Env", (), {"__module__": "gym.core"}),), {})
 MISTAKES = {  # settings, and options that are made of the class of an environment
     "SAME_STEP": ({}, lambda env: {"env": vector_env(env, mode=AutoresetMode.DISABLED)}),
-    "of 2 where 3 are needed": ({"n_envs": 3}, lambda env: {"env": vector_env(env)}),
+    "has 2 environments, and 3 are needed": ({"n_envs": 3}, lambda env: {"env": vector_env(env)}),
     "neither a vector environment nor a function": ({}, lambda env: {"env": env()}),
     "the function returns int, neither a vector": ({}, lambda _: {"env": lambda: 3}),
     "of old gym is bridged by shimmy.GymV26Compat": ({}, lambda _: {"env": OLD_GYM}),

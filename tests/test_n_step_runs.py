@@ -196,7 +196,7 @@ def test_an_intrinsic_reward_joins_what_is_learned_from():
 
 
 BAD = {
-    "finetune=critic": "finetune: critic leaves all else as it is",
+    "finetune=critic": "finetune: critic freezes all other parts",
     "guide=nowhere": "guide nowhere: no such file or folder",
     f"guide={__file__}": "test_n_step_runs.py: not a checkpoint",  # a guide of another kind
     "guide_share=0.3": "guide_share: no effect without a guide",

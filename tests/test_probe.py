@@ -150,7 +150,7 @@ def test_an_environment_of_ones_own_tells_by_a_method_or_has_no_cues(monkeypatch
         assert EpisodeStatistics(vector_of(Told, 2, 0), "").cues().tolist() == [number] * 2
     for answer in ("red", 1.5, -2):
         monkeypatch.setattr(Told, "answer", answer)
-        with pytest.raises(UserError, match="Tell a number from 0 on, or None"):
+        with pytest.raises(UserError, match="Return a whole number from 0 on, or None"):
             EpisodeStatistics(vector_of(Told, 1, 0), "").cues()
     without = vector_of(lambda: gymnasium.make("CartPole-v1"), 1, 0)
     assert EpisodeStatistics(without, "").cues() is None
@@ -210,7 +210,7 @@ def test_a_mistake_gets_one_line_before_the_first_agent_plays(in_empty_folder, c
         ("experiments", "--random-share=2"): "argument --random-share",
         (good, silent): f"{TASK}: it does not tell its cues",
         (good, lost): "own.npz is missing",
-        ("episode.npz",): "episode.npz: episodes have no memory",
+        ("episode.npz",): "episode.npz: saved episodes hold no memory",
     }.items():
         assert line in refusal(capsys, ["probe", *command])
 

@@ -282,7 +282,7 @@ def test_a_published_agent_is_no_run_to_go_on_with_and_a_changed_number_is_notic
     capsys.readouterr()
     assert main_program.main(["--resume", "out"]) == 2
     line = capsys.readouterr().err
-    assert line == "out: a published agent, to be played; it holds no run to go on\n"
+    assert line == "out: a published agent, which can be played but not trained on\n"
     assert len(WarmStart.named(Path("out")).sha256) == 64  # noticed by runs that begin with it
     content = bytearray(Path("out/model.safetensors").read_bytes())
     content[-1] ^= 1

@@ -166,7 +166,7 @@ def test_all_ranks_stop_together_and_go_on_exactly(name, in_empty_folder, monkey
     capsys.readouterr()  # a model that the fixtures wrote
     assert main_program.main(["--resume", str(folder)]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert f"its checkpoint is one of 2 ranks, this is 1. Go on with: {again} {folder}" in line
+    assert f"its checkpoint was made by 2 ranks, not by 1. Go on with: {again} {folder}" in line
     assert ranks_run(["--resume", str(folder)]) == [0, 0]
     assert same(outcome(folder), outcome(folder_of("whole")))
 

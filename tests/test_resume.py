@@ -166,7 +166,7 @@ def test_a_flipped_digit_of_the_history_is_not_exactly(cut, capsys):
     flipped = f"{content[:digit]}{9 - int(content[digit])}{content[digit + 1 :]}"
     path.write_bytes(flipped.encode())
     assert resume("cut") == 0
-    assert "not exactly: metrics.csv is not as it was at the" in capsys.readouterr().out
+    assert "not exactly: metrics.csv has changed since the last" in capsys.readouterr().out
     (resumed,) = json.loads((folder / "run.json").read_text())["resumed"]
     assert not resumed["exact"]
     assert (folder / "metrics.csv.damaged-1").read_bytes() == flipped.encode()
@@ -285,7 +285,7 @@ def test_what_cannot_go_on_gets_one_line(cut, capsys):
     is_refused(f"go on with it: python main.py --resume {folder}", *command("CNN", "cut"))
     for words in (["gamma=0.5"], ["n_steps=500", "--var=gamma=1"], ["n_steps=500", "--run-id=x"]):
         is_refused("all settings from the run folder", "--resume", str(folder), "--var", *words)
-    for n_steps, line in (("32", "has had 32 steps. Choose more"), ("x", "n_steps=x")):
+    for n_steps, line in (("32", "has taken 32 steps. Choose more"), ("x", "n_steps=x")):
         is_refused(line, "--resume", str(folder), "--var", f"n_steps={n_steps}")
     is_refused("not a run folder", "--resume", "nowhere")
     with locked(folder):

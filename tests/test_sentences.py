@@ -114,11 +114,11 @@ def test_what_cannot_read_sentences_is_refused_in_one_line(kind, tmp_path):
         tiny_model_folder(tmp_path, "bert")
     elif kind == "decoder":
         tiny_model_folder(tmp_path, "gpt2")
-        reason = "is no BERT"
+        reason = "is no published BERT"
     else:
         tiny_sentence_encoder(tmp_path)
         (tmp_path / "config.json").write_text('{"max_position_embeddings": 12}')
-        reason = r"is no BERT as it is published \(KeyError"
+        reason = r"is no published BERT \(KeyError"
     with in_one_line(reason):
         load_sentence_encoder(str(folder))
 

@@ -268,10 +268,10 @@ BAD = {
     "no server": ({"suggester_url": "http://127.0.0.1:9/v1"}, "127.0.0.1:9/v1: .*budget=0"),
     "no scheme": ({"suggester_url": "localhost:8000"}, "is no address"),
     "no port": ({"suggester_url": "http://localhost:port"}, "suggester_url: Port could not"),
-    "a password": ({"suggester_url": "https://me:secret@host/v1"}, "holds more than an address"),
-    "a key in the address": ({"suggester_url": "https://h/v1?key=secret"}, "holds more than"),
+    "a password": ({"suggester_url": "https://me:secret@host/v1"}, "contains more than an address"),
+    "a key in the address": ({"suggester_url": "https://h/v1?key=secret"}, "contains more than"),
     "not encrypted": ({"suggester_url": "http://example.org/v1"}, "is not encrypted, and the key"),
-    "a line break": (LINE_BREAK, "TWO_LINES: holds signs that no key has"),
+    "a line break": (LINE_BREAK, "TWO_LINES: contains characters that no key has"),
     "the key itself": (LINE_BREAK | {"suggester_key_variable": "sk-secret"}, "not the key"),
 }
 

@@ -245,7 +245,7 @@ def configured(action_names=ACTIONS, **changes):
 
 
 BAD = {
-    "no decoder": ({"suggester_model": "all-MiniLM-L6-v2"}, r"'bert' writes nothing"),
+    "no decoder": ({"suggester_model": "all-MiniLM-L6-v2"}, r"'bert' cannot write text"),
     "no folder": ({"suggester_model": "no/such\0"}, r"no/such"),
     "no action names": ({"action_names": ()}, r"suggester: .*Some-v0 names none"),
     "cache is a folder": ({"suggester_cache": "."}, r"suggester_cache \.: not a file"),

@@ -325,7 +325,7 @@ def unfinished_checkpoint(
     checkpoint = last_checkpoint(folder, config.n_steps)
     if checkpoint is None:
         if (folder / PUBLISHED).is_file():
-            raise UserError(f"{folder}: a published agent, to be played; it holds no run to go on")
+            raise UserError(f"{folder}: a published agent, which can be played but not trained on")
         begun = description_of(folder).get("settings")
         check_settings(folder, config, begun, "run.json", to_go_on)
         return None
@@ -333,20 +333,20 @@ def unfinished_checkpoint(
     made_by = 1 + len(checkpoint.get("other_ranks", []))
     if made_by != n_ranks:
         raise UserError(
-            f"{folder}: its checkpoint is one of {made_by} rank{'s'[: made_by - 1]}, "
-            f"this is {n_ranks}. Go on with: {resume_command(folder, made_by)}"
+            f"{folder}: its checkpoint was made by {made_by} rank{'s'[: made_by - 1]}, not by "
+            f"{n_ranks}. Go on with: {resume_command(folder, made_by)}"
         )
     if is_complete(checkpoint, config.n_steps):
         if to_go_on:
             raise UserError(
-                f"n_steps: {config.n_steps:,}, and {folder} has had {checkpoint['env_steps']:,} "
-                "steps. Choose more"
+                f"n_steps: {config.n_steps:,}, and {folder} has taken "
+                f"{checkpoint['env_steps']:,} steps. Choose more"
             )
         if not is_finished(folder):
             mark_finished(folder)
         play = cli_command("eval.py")
         raise UserError(
-            f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
+            f"{folder}: this run is finished after {config.n_steps:,} steps. Play it: "
             f"{shlex.join([*play, '--ckpt-path', str(folder), *trusting(folder)])}, or go on to N "
             f"steps: {resume_command(folder)} --var n_steps=N"
         )
@@ -426,9 +426,7 @@ def restore_agent(agent: Agent, checkpoint: Mapping[str, Any], source: str) -> N
         agent.load_state_dict(checkpoint["agent"])
     except Exception as error:  # a changed state raises about five kinds of errors
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{source}: the agent in it is not the one of its settings ({reason})"
-        ) from error
+        raise UserError(f"{source}: its agent does not fit its settings ({reason})") from error
     if not all(tensor.isfinite().all() for tensor in agent.state_dict().values()):
         raise UserError(f"{source}: the agent in it has weights that are not finite numbers")
 
@@ -516,8 +514,8 @@ def save_published(path: Path, state: Mapping[str, Any]) -> None:
 def check_finetune(config: FinetuneSettings, has_start: bool) -> None:
     if config.finetune != "all" and not has_start:
         raise UserError(
-            f"finetune: {config.finetune} leaves all else as it is, and it is random. "
-            "Name a run with --init-from, or choose finetune=all"
+            f"finetune: {config.finetune} freezes all other parts, and in a new run they are "
+            "random. Name a trained run with --init-from, or choose finetune=all"
         )
 
 
@@ -539,8 +537,8 @@ class WarmStart(NamedTuple):
             case [str(checkpoint), str(sha256), int(env_steps)]:
                 return cls(checkpoint, sha256, env_steps)
         raise UserError(
-            f"{INIT_FROM}: run.json does not tell the checkpoint that the run began with, its "
-            "sha256 and its env_steps. Restore run.json, or begin another run"
+            f"{INIT_FROM}: run.json lacks the checkpoint that the run began with, its sha256 or "
+            "its env_steps. Restore run.json, or begin another run"
         )
 
     def give(self, agent: Agent) -> None:

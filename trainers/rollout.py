@@ -34,7 +34,7 @@ def check_rollout_fits(
         size = "x".join(map(str, image_shape or ()))
         raise UserError(
             f"n_rollout_steps: the {size} images of {n_envs} x {n_steps} "
-            f"steps take {n_bytes / GIB:.1f} GiB, and there are {n_bytes_here / GIB:.1f}. "
+            f"steps take {n_bytes / GIB:.1f} GiB, and this machine has {n_bytes_here / GIB:.1f}. "
             "Choose fewer environments or a shorter rollout"
         )
 

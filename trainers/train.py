@@ -188,7 +188,7 @@ class Run:
             differences.append(f"with suggester_wait={wait} answers come at other steps")
         if self.ranks.first:
             if not are_as_saved(folder, self.logged):
-                differences.append(f"{FILE} is {CHANGED}")
+                differences.append(f"{FILE} has {CHANGED}")
             with guarded(folder):
                 # Files move only now that nothing can refuse the run any more.
                 give_way(folder, checkpoint)

@@ -63,8 +63,8 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="follow the settings of a run that was not begun here by you, where they lead to "
-        "code, addresses or places, or name code that has changed since",
+        help="follow the settings of a run that you did not begin here, where they lead to code, "
+        "addresses or places; also run its code if that has changed since",
     )
 
 

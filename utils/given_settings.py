@@ -104,10 +104,11 @@ def load_config(
 ) -> Config:
     """Return the declared defaults, changed by a file and then by KEY=VALUE overrides.
 
-    A settings file may name every setting, as `--print-config` does. If not, it may name those that
-    are read by the chosen parts or by those it chooses itself, of which an override may choose
-    another: its memoryless twin by `--var model=CNN`. Overrides may name those that are read. An
-    agent of the user's own is looked for in the current folder, too.
+    A settings file may name every setting, as `--print-config` does. A shorter file may name
+    settings of the parts that are chosen in the end, and of the parts that the file itself chooses:
+    so `--var model=CNN` trains the memoryless twin of a file for HELM. An override may name only
+    settings that the chosen parts read. An agent of the user's own is also searched for in the
+    current folder.
 
     Args:
         file: A settings file, or its content.
@@ -176,11 +177,9 @@ def with_env_settings(
     chosen, own = config.as_dict(), settings_of_env(config).union(places)
     given, known = _given_by_texts(overrides, chosen, problems), all_settings(chosen)
     others = [each for each in given if each.name in known and each.name not in own.union(goals)]
-    allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has no such setting"
+    allowed = f"Only {', '.join(sorted(own))} can be changed" if own else "Leave it out"
     problems += [
-        f"{each.source}: {each.name} is neither read by the environment alone nor the place of a "
-        f"pretrained part; {allowed}"
-        for each in others
+        f"{each.source}: {each.name} stays as it was in training. {allowed}" for each in others
     ]
     changes = _good([each for each in given if each not in others], chosen, problems)
     raise_any(problems)
@@ -311,8 +310,8 @@ def _unread(given: Iterable[Override], *chosen: Values) -> list[str]:
 
 def _unread_of_file(given: Sequence[Override], values: Values) -> list[str]:
     """Return a line for every setting of a file that neither its own parts nor the chosen read."""
-    # A whole file, as a run's is, also has settings its model does not read. It is known by naming
-    # all that every run has.
+    # The file of a run names all settings, also those that its model does not read. Such a file is
+    # recognised by this: it names every setting that all runs share.
     in_file = _values(given)
     if not in_file or {field.name for field in dataclasses.fields(Config)} <= in_file.keys():
         return []

@@ -530,9 +530,9 @@ def check_outside(
         installed().check_env(config.env)  # where there is none, trust would not help
     if not trust:
         raise UserError(
-            f"{source}: of a run that was not begun here by you, and its settings lead outside: "
+            f"{source}: you did not begin this run here, and its settings lead outside: "
             f"{', '.join(leading)}. Add --trust to follow them"
-            + ("" if learns else ", or give them anew by --var")
+            + ("" if learns else ", or give other values by --var")
         )
     print(one_line(f"as {source} says, with {', '.join(leading)}"), flush=True)
 
@@ -568,7 +568,7 @@ def _admit(setting: str, module: str, source: str, own: Values | None, trust: bo
     if not trust:
         why = f"'{module}' in {module_folder(module)} has changed since the run began"
         if place is None:
-            why = f"'{module}' is code, and the run was not begun here by you"
+            why = f"'{module}' is code, and you did not begin this run here"
         elif module_folder(module) != place:
             why = f"'{module}' is now that of {module_folder(module)}, and was that of {place}"
         raise UserError(f"{source}: {setting}: {why}. Add --trust to run it as it is")

@@ -380,7 +380,7 @@ class OwnRegistry(Registry):
             key for key in {"memory_class", "reads"} & declared if not hasattr(kind, key)
         )
         if missing:
-            raise UserError(f"{where} is not whole, it lacks {', '.join(missing)}")
+            raise UserError(f"{where} is incomplete: it lacks {', '.join(missing)}")
         if not _are_settings(kind.reads):
             allowed = "a tuple of dataclasses(frozen=True) derived from utils.settings.Part"
             raise UserError(f"{where}: `reads` must be {allowed}, with fields made by `setting`")

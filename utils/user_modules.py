@@ -116,8 +116,8 @@ def refuse_unguarded_script() -> None:
     line = frame.f_lineno if frame else 0
     if line and not any(each.lineno <= line <= (each.end_lineno or 0) for each in guards):
         raise UserError(
-            f"{file}, line {line}: processes of environments import this script, and would run "
-            'this line again. Put it under: if __name__ == "__main__":'
+            f"{file}, line {line}: each environment's process imports this script, and would "
+            'run this line again. Put it under: if __name__ == "__main__":'
         )
 
 

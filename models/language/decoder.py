@@ -67,8 +67,8 @@ def positions_of(config: PreTrainedConfig, name: str) -> int | None:
     n_positions = getattr(config, "max_position_embeddings", None)
     if n_positions is None or getattr(config, "rotary_dim", None):
         raise UserError(
-            f"language model '{name}': the positions of model_type '{config.model_type}' are "
-            "neither learned nor rotary ones without an end. Choose another model."
+            f"language model '{name}': model_type '{config.model_type}' has other positions "
+            "than learned ones and unlimited rotary ones. Choose another model."
         )
     return n_positions
 
@@ -80,7 +80,7 @@ def sliding_window_of(config: PreTrainedConfig, name: str) -> dict[str, int | No
     if kinds - {FULL, SLIDING}:
         raise UserError(
             f"language model '{name}': model_type '{config.model_type}' has layers of type "
-            f"{', '.join(sorted(kinds - {FULL, SLIDING}))}, which keep other things than keys and "
+            f"{', '.join(sorted(kinds - {FULL, SLIDING}))}, which keep more than keys and "
             f"values. Supported are {FULL}, {SLIDING}."
         )
     return {kind: window if kind == SLIDING else None for kind in sorted(kinds)}
@@ -250,7 +250,9 @@ class Decoder(LanguageModel):
         difference = ((found - expected).abs().max() / expected.abs().max()).item()
         # Asked this way round, NaN is refused as well.
         if not difference <= tolerance:
-            raise UserError(f"with its memory it differs by {difference:.0%} from without")
+            raise UserError(
+                f"what it computes with its memory differs by {difference:.0%} from the plain model"
+            )
 
 
 def _mask(window: CacheView, ages: Tensor, n_new: int, reach: int | None) -> Tensor:

@@ -173,7 +173,7 @@ class LocalModel(ModelFiles):
         if len(there) > 1:
             raise UserError(
                 f"{self.folder}: holds more than one kind of weights, "
-                f"{' and '.join(sorted(there))}. Keep the one that is meant, move the others away."
+                f"{' and '.join(sorted(there))}. Keep one, move the others away."
             )
         return super()._weight_files()
 

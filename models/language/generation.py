@@ -342,8 +342,8 @@ def supported(published: ModelFiles) -> tuple[PreTrainedConfig, int | None, dict
     model_type = str(settings.get("model_type"))
     if model_type not in DECODERS:
         raise UserError(
-            f"language model '{published.name}': model_type '{model_type}' writes nothing; needed "
-            "is a decoder (llama, qwen3, gpt2, ...), such as SmolLM2-135M-Instruct"
+            f"language model '{published.name}': model_type '{model_type}' cannot write text. "
+            "Choose a decoder (llama, qwen3, gpt2, ...), such as SmolLM2-135M-Instruct"
         )
     config = configuration(settings, published.name)
     return config, positions_of(config, published.name), sliding_window_of(config, published.name)

@@ -125,7 +125,7 @@ def _describe(files: ModelFiles) -> LanguageModelFacts:
             if not isinstance(size, int) or size < 1:
                 given = f"has {key}={size}" if key in config else f"lacks '{key}'"
                 raise UserError(
-                    f"language model '{files.name}': config.json {given}, needed is a whole number."
+                    f"language model '{files.name}': config.json {given}. Give a whole number."
                 )
         sizes: list[Any] = [key and config[key] for key in kind.sizes]
         if sizes[3] is not None:  # a BERT
@@ -273,6 +273,6 @@ def load_sentence_encoder(
         raise UserError(*(f"{setting_name}: {line}" for line in error.lines)) from error
     except Exception as error:  # files that do not fit raise about ten kinds of errors
         raise UserError(
-            f"{setting_name}: '{name_or_folder}' is no BERT as it is published ({_why(error)}). "
+            f"{setting_name}: '{name_or_folder}' is no published BERT ({_why(error)}). "
             f"Choose {DEFAULT_ENCODER}, or another of the sentence-transformers library"
         ) from error

@@ -246,8 +246,8 @@ def _numbers(periods: str) -> list[float]:
     if numbers and all(number > 0 for number in numbers):
         return numbers
     raise UserError(
-        f"ffm_periods: '{shortened(periods)}' is no list of positive numbers between commas, such "
-        "as 1,342,683,1024 or inf,8,4"
+        f"ffm_periods: '{shortened(periods)}' is no list of positive numbers with commas between, "
+        "such as 1,342,683,1024 or inf,8,4"
     )
 
 

@@ -308,8 +308,8 @@ def checked_url(url: str) -> str:
         raise UserError(f"suggester_url: {error}. Give one like http://localhost:8000/v1") from None
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise UserError(
-            "suggester_url: it holds more than an address, which would be written into files. "
-            "A key belongs into an environment variable, which suggester_key_variable names"
+            "suggester_url: it contains more than an address, and HELM writes it into files. Put a "
+            "key into an environment variable, and name that in suggester_key_variable"
         )
     if parts.scheme not in ("http", "https") or not host or re.search(r"[\s\x00-\x1f]", url):
         raise UserError(
@@ -327,7 +327,7 @@ def key_in(variable: str) -> str:
         )
     key = os.environ.get(variable, "").strip()
     if not re.fullmatch(r"[\x21-\x7e]*", key):
-        raise UserError(f"{variable}: holds signs that no key has. Set it anew")
+        raise UserError(f"{variable}: contains characters that no key has. Set it again")
     return key
 
 
