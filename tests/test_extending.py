@@ -53,6 +53,12 @@ COMMANDS = [
 ]
 
 
+def example(path):
+    if path not in FILES:
+        pytest.skip(f"no page has {path}")
+    return FILES[path]
+
+
 @pytest.fixture
 def examples(tmp_path, monkeypatch):
     """Return the pages' modules of this repository by path, their lines standing in its tables."""
@@ -140,11 +146,8 @@ def test_what_a_tutorial_shows_without_a_files_name_runs():
 
 
 def test_a_suggester_of_ones_own_suggests():
-    path = "rewards/suggesters/needs.py"
-    if path not in FILES:
-        pytest.skip(f"no page has {path}")
     made = {"__name__": "needs"}
-    exec(FILES[path], made)
+    exec(example("rewards/suggesters/needs.py"), made)
     state = TextState("You see tree.", "", "You feel hungry.", {})
     assert made["Needs"]().suggest([state]) == [["attack cow", "chop tree"]]
 
@@ -152,6 +155,7 @@ def test_a_suggester_of_ones_own_suggests():
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["Linear"])
 def test_a_new_agent_trains_goes_on_and_plays(model, examples, in_empty_folder, monkeypatch):
+    example(f"models/{model.lower()}.py")
     assert main_program.main(command(model, "whole")) == 0
     signal_at(monkeypatch, 2, at=39)
     assert main_program.main(command(model, "cut")) == 130
@@ -164,7 +168,7 @@ PENALISED = LSTM | {"kl_weight": 0.5, "n_epochs": 3, "learning_rate": 0.01}
 REINFORCE = COMMON | {"env": "RandomMaze-v0", "n_steps": 128, "normalize_reward": "true"}
 REINFORCE |= {"reinforce_steps": 16} | LSTM
 OWN = {  # setting, other settings, a metric, a class that is none
-    "averages:AveragesAgent": ("model", {}, "train/grad_norm", "Averages"),
+    "averages:AveragesAgent": ("model", {}, "train/grad_norm", "TensorMemory"),
     "my_encoder:ResNetLstm": ("model", {"memory_width": 8}, "train/grad_norm", "ResNet"),
     "my_rewards:Change": ("curiosity", {"curiosity_weight": 0.1}, "reward_mean", "Tensor"),
     "my_learner:Penalised": ("algorithm", PENALISED, "train/kl", "Tensor"),
@@ -179,7 +183,7 @@ def test_a_part_of_ones_own_goes_on_and_is_run_for_no_other(
 ):
     module, (setting, settings, metric, wrong) = part.partition(":")[0], OWN[part]
     monkeypatch.setattr(sys, "path", list(sys.path))
-    Path(f"{module}.py").write_text(FILES[f"{module}.py"])
+    Path(f"{module}.py").write_text(example(f"{module}.py"))
     chosen = {"model": "CNN"} | settings | {setting: part}
     base = {} if settings is REINFORCE else TINY
     assert main_program.main(command(run_id="whole", base=base, **chosen)) == 0
@@ -230,7 +234,7 @@ def test_a_mistake_in_a_learner_gets_one_line(
     name, settings, words, in_empty_folder, monkeypatch, capsys
 ):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    Path("my_reinforce.py").write_text(FILES["my_reinforce.py"] + LEARNERS)
+    Path("my_reinforce.py").write_text(example("my_reinforce.py") + LEARNERS)
     chosen = COMMON | {"model": "LSTM"} | settings | {"algorithm": f"my_reinforce:{name}"}
     assert main_program.main(words_of(chosen)) == 2
     *_, line = capsys.readouterr().err.splitlines()
@@ -258,13 +262,14 @@ class Bad(Change):
         super().__init__(config, *given)
         {wrong}
 """
-    Path("my_rewards.py").write_text(FILES["my_rewards.py"] + bad)
+    Path("my_rewards.py").write_text(example("my_rewards.py") + bad)
     assert main_program.main(command("CNN", "bad", curiosity="my_rewards:Bad")) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"curiosity: {words}")
     forget_modules_of(in_empty_folder)
 
 
 def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsys):
+    example("envs/colour.py")
     assert main_program.main(command("LSTM", "run", env="Colour-v0")) == 0
     folder = str(folder_of("run"))
     assert eval_program.main(["--ckpt-path", folder, "--n-episodes", "2", "--report"]) == 0
@@ -272,6 +277,7 @@ def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsy
 
 
 def test_a_new_reward_is_learned_from_and_not_reported(examples, in_empty_folder, monkeypatch):
+    example("trainers/haste.py")
     haste = examples["trainers/haste.py"]
     ((_, line),) = [each for each in LINES if each[0] == "build_learner"]
     learned = []
