@@ -7,7 +7,7 @@ UV := $(VENV)/bin/uv
 READY := $(VENV)/.installed
 GROUPS := --group dev --group benchmarks --group models --group avalon
 
-.PHONY: train test check format benchmark lock
+.PHONY: train test check format benchmark docs docs-serve lock
 
 train: $(READY)
 	$(RUN) main.py --config configs/FirstLook/HELM/config.json $(ARGS)
@@ -27,6 +27,13 @@ format: $(READY)
 
 benchmark: $(READY)
 	$(RUN) -m benchmarks $(ARGS)
+
+docs: $(READY)
+	$(RUN) -m tests.generate_docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
+docs-serve: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve
 
 # Renews requirements.lock after pyproject.toml was edited; ARGS=--upgrade renews all it has.
 lock: $(UV)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import eval as evaluation
+import trainers.parts  # noqa: F401  hands the parts to the settings
 from analysis.figures import Labels, draw, save_figure
 from analysis.run_data import group_runs, literal, markdown, read_evaluation, read_runs
 from analysis.statistics import summarize

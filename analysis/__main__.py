@@ -34,7 +34,7 @@ python -m analysis words episodes/MiniGrid-MemoryS11-v0/SHELM
 python -m analysis attention experiments/HELM/MiniGrid-KeyCorridorS3R1-v0/seed=0
 python -m analysis lengths experiments/*/TMazePassive-v0
 python -m analysis goals experiments/*/CrafterText-v0
-python -m analysis scoreboard experiments docs/scoreboard.csv
+python -m analysis scoreboard experiments docs/results/scoreboard.csv
 python -m analysis probe experiments/*/TMazePassive-v0
 python -m analysis check my_agents:MyMemory
 """

@@ -1,7 +1,7 @@
 """Agents with language goals: their achievements, the quality of the suggestions, and the costs.
 
-From the metrics of runs in Crafter, and of runs with goals anywhere (docs/metrics.md). Runs that
-differ in their seed alone are averaged, as plot.py does.
+From the metrics of runs in Crafter, and of runs with goals anywhere
+(docs/reference/metrics.md). Runs that differ in their seed alone are averaged, as plot.py does.
 """
 
 import math

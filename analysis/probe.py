@@ -295,7 +295,7 @@ def _telling(source: AgentSource) -> Iterator[Environments]:
     raise UserError(
         f"{source.config.env}: it does not tell its cues. Choose a run in T-Maze, "
         "Visual Match, Key-to-Door, MiniGrid-Memory, RepeatFirst or RepeatPrevious, or give your "
-        "environment a method cue() (docs/extending.md)"
+        "environment a method cue() (docs/tutorials/your_environment.md)"
     )
 
 

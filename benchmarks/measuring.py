@@ -143,7 +143,8 @@ def peak_megabytes() -> float:
 
 
 def wait_for_gpu() -> None:
-    if torch.cuda.is_initialized():
+    # While a graph is recorded there is nothing to wait for, and waiting ends the recording.
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         torch.cuda.synchronize()
 
 

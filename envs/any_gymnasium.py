@@ -65,7 +65,7 @@ MOST_NAMED = 5
 PETTING_ZOO = "pettingzoo"
 SEVERAL_AGENTS = (
     ". PettingZoo's have several agents: give a gymnasium.Env that plays for all but one, such as "
-    "OneAgent of docs/environments.md"
+    "OneAgent of docs/reference/environments.md"
 )
 OLD_GYM = "shimmy.GymV26CompatibilityV0(env=...), or GymV21CompatibilityV0 before gym 0.26"
 HINTS = {  # by words of a TypeError

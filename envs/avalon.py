@@ -1,8 +1,8 @@
 """Avalon: eat and survive in generated worlds of hills, buildings and animals, in the first person.
 
 Avalon (Albrecht et al. 2022, arXiv:2210.13417) is the package avalon-rl, with its `GodotEnv`, its
-generator of worlds and a build of the engine Godot, which it fetches (docs/avalon.md). Images,
-numbers, the 21 actions, limits and rewards are those of the package's agents.
+generator of worlds and a build of the engine Godot, which it fetches (docs/how-to/avalon.md).
+Images, numbers, the 21 actions, limits and rewards are those of the package's agents.
 
 Three things are not as there. The seed alone decides the task of an episode, its world and its
 difficulty: there a curriculum does, which depends on the episodes before. A hand grasps, and a jump

@@ -1,7 +1,8 @@
 """The package avalon-rl: whether it is here, its modules, and its installer of its engine.
 
 It was written for NumPy 1 and an older gym. What it lacks beside newer ones is put right here, so
-that it makes, of a seed, the world that it made before; what it imports is named in docs/avalon.md.
+that it makes, of a seed, the world that it made before; what it imports is named in
+docs/how-to/avalon.md.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from utils.errors import UserError, error_text
 
 NAME, VERSION = "avalon-rl", "1.0.2"
 FETCH = "python -m envs.avalon_package"
-HELP = "See docs/avalon.md"
+HELP = "See docs/how-to/avalon.md"
 
 
 def check_ready(env: str) -> None:

@@ -1,7 +1,8 @@
 """Psychlab's continuous recognition in DeepMind Lab: was the picture on the screen shown before?
 
 Psychlab (Leibo et al. 2018, arXiv:1801.08116) is part of DeepMind Lab (arXiv:1612.03801), which
-is built from its sources; docs/environments.md says how, and how to fetch the pictures.
+is built from its sources; docs/how-to/housekeep_and_psychlab.md says how, and how to fetch
+the pictures.
 
 As in the original implementation of HELM, the Lab counts thirty frames a second, an action is held
 for four of them, and an agent has the first eleven of the fifteen published actions: it cannot run
@@ -111,7 +112,7 @@ def _import_lab() -> ModuleType:
     except ImportError as error:
         raise UserError(
             f"env: '{NAME}' needs deepmind_lab, which is not installed and must be built from "
-            "source with the pictures of data/brady_konkle_oliva2008. See 'Psychlab' in "
-            "docs/environments.md"
+            "source with the pictures of data/brady_konkle_oliva2008. See "
+            "docs/how-to/housekeep_and_psychlab.md#psychlab"
         ) from error
     return deepmind_lab

@@ -375,7 +375,8 @@ class Twin(gymnasium.ObservationWrapper):
             raise UserError(
                 f"observability: {type(env.unwrapped).__name__} has no twin: no method "
                 "show_cue(observation), which puts the cue into an observation. Write one "
-                "(docs/extending.md), choose another env, or leave observability at partial"
+                "(docs/tutorials/your_environment.md), choose another env, or leave observability "
+                "at partial"
             )
         self._show_cue = env.get_wrapper_attr("show_cue")
 

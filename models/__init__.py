@@ -150,7 +150,7 @@ def validate_config(config: Config) -> list[str]:
         return []
     return [
         f"model: '{config.model}' has no memory_class, which {config.algorithm} puts into networks "
-        "of its own. Give it one (docs/extending.md), or choose algorithm=PPO"
+        "of its own. Give it one (docs/tutorials/your_memory.md), or choose algorithm=PPO"
     ]
 
 

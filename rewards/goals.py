@@ -1,7 +1,7 @@
 """Goals as a reward: an environment that pays for suggested goals, or for one task.
 
-`info` describes view and deeds in words (docs/goals.md). The environment's own rewards go into the
-statistics of episodes and nowhere else.
+`info` describes view and deeds in words (docs/reference/goals.md). The environment's own rewards go
+into the statistics of episodes and nowhere else.
 """
 
 import math

@@ -292,7 +292,8 @@ def test_the_fallback_comes_last(name, part, monkeypatch):
     assert envs.ENVIRONMENTS.known_as(name) == part
 
 
-PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text(encoding="utf-8")
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+PAGE = (REFERENCE / "environments.md").read_text(encoding="utf-8")
 (MINE,) = re.findall(r"`my_envs.py`[^\n]*:\n\n```python\n(.*?)```", PAGE, re.S)
 
 

@@ -78,7 +78,7 @@ def env(engine):
     ("settings", "version", "words"),
     [
         ({"env": "Avalon-fly-v0"}, "1.0.2", ("env: ", "'Avalon-fly-v0'", "Avalon-fight-v0")),
-        (EAT, None, ("env: 'Avalon-eat-v0' needs avalon-rl 1.0.2", "docs/avalon.md")),
+        (EAT, None, ("env: 'Avalon-eat-v0' needs avalon-rl 1.0.2", "docs/how-to/avalon.md")),
         (EAT, "1.0.1", ("1.0.1 is installed", "pip install --no-deps avalon-rl==1.0.2")),
     ],
 )

@@ -197,6 +197,7 @@ def checked(capsys, name, settings):
     return status, out.splitlines(), errors
 
 
+@pytest.mark.slow
 @pytest.mark.quick("LSTM")
 @pytest.mark.parametrize("name", [*BY_PPO, "tests.test_check:Right", "tests.test_check:RightAgent"])
 def test_ours_are_right_and_nothing_is_written(name, in_empty_folder, capsys):
@@ -211,7 +212,7 @@ def test_ours_are_right_and_nothing_is_written(name, in_empty_folder, capsys):
     assert not list(in_empty_folder.iterdir())
 
 
-@pytest.mark.quick("twice", "no reset", "not saved", "changed in place")
+@pytest.mark.quick("twice", "not saved")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_by_the_check_that_is_for_it(fault, capsys):
     status, lines, told = checked(capsys, f"tests.test_check:{named(fault)}", SMALL)

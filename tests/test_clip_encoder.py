@@ -20,6 +20,7 @@ def encoder():
     return tiny_encoder()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(56, 56), (60, 80), (80, 60), (64, 33), (9, 9)])
 @pytest.mark.parametrize("size", [32, 224])
 def test_images_are_prepared_as_clips_own_steps_do_with_tensors(shape, size):

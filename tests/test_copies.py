@@ -57,6 +57,7 @@ def played(env):
     return found
 
 
+@pytest.mark.quick("vector-image, channels first", "vector-nested", "single-text")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", FORMS)
 def test_what_was_shown_is_as_it_was(form, kind):
@@ -94,9 +95,7 @@ TABLE = [
 ]
 QUICK = (
     "PPO-LSTM-image, channels first",
-    "DQN-HELM-grey image",
     "SAC-GPT-vector",
-    "TD3-CNN-image, channels first",
 )
 
 

@@ -79,6 +79,7 @@ TASKS = {  # of which an agent is trained and played, by every kind of environme
 }
 
 
+@pytest.mark.slow
 @pytest.mark.quick("eval.py", "an analysis", "step by step")
 @pytest.mark.parametrize("way", WAYS)
 def test_no_episode_of_the_training_is_played_again(way, begun):
@@ -110,6 +111,7 @@ def test_a_seed_from_python_is_the_episode_of_that_seed_of_eval_py(task, in_empt
             helm.evaluate(run, wrong)
 
 
+@pytest.mark.quick("ours")
 @pytest.mark.parametrize("task", ["EnvPool's", "ours"])
 def test_no_environment_of_the_training_is_played_in(task, begun):
     run = train_row("mine", TRAINED | TASKS[task])

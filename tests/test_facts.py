@@ -116,6 +116,7 @@ PAIRS = {  # of one name, and what they differ in: nothing where there is none
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*out of date")
 @pytest.mark.parametrize("pair", PAIRS)
 def test_what_differs_is_among_the_facts_and_seeds_are_not(pair):

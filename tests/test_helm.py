@@ -217,7 +217,7 @@ MISTAKES = {  # settings, and options that are made of the class of an environme
     "neither a vector environment nor a function": ({}, lambda env: {"env": env()}),
     "the function returns int, neither a vector": ({}, lambda _: {"env": lambda: 3}),
     "of old gym is bridged by shimmy.GymV26Compat": ({}, lambda _: {"env": OLD_GYM}),
-    "such as OneAgent of docs/environments.md": ({}, lambda _: {"env": PETTING_ZOO}),
+    "such as OneAgent of docs/reference/environments.md": ({}, lambda _: {"env": PETTING_ZOO}),
     "such as lambda: MyEnv(size=8)": ({}, lambda env: {"env": lambda: env(size=3)}),
     "package:Pong-v0": ({}, lambda _: {"env": "Pong-v0"}),
     "env is given, and an object": ({"env": "RandomMaze-v0"}, lambda env: {"env": env}),

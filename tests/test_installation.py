@@ -68,6 +68,7 @@ def test_the_lock_names_no_place_to_install_from():
     assert not re.search(r"^\s*--(?!hash=)|^-", LOCK, re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", EXTRAS)
 def test_the_extra_that_is_named_brings_the_module(module):
     todo = [canonicalize_name(Requirement(text).name) for text in OPTIONAL[EXTRAS[module]]]

@@ -268,6 +268,7 @@ def test_a_stream_that_an_environment_moves_late_is_told_and_the_agents_stays(
     assert torch.equal(torch.get_rng_state(), agents)
 
 
+@pytest.mark.slow
 def test_an_environment_that_draws_from_torch_leaves_the_agents_run_as_it_is(in_empty_folder):
     drawn = []
     draws = {
@@ -312,6 +313,7 @@ def torch_has():
     return made.dtype, made.device, torch.is_grad_enabled(), torch.get_num_threads(), os.getcwd()
 
 
+@pytest.mark.quick("the working directory-single", "torch's threads-vector")
 @KINDS
 @pytest.mark.parametrize("what", SETS)
 def test_what_an_environment_sets_of_the_process_is_put_back_and_told(what, kind):

@@ -55,6 +55,7 @@ def test_a_task_shows_as_many_numbers_as_the_documentation_says(task, kind):
     assert shown.shape == (2, *env.single_observation_space.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("way", ["egl", "no-such-way"])
 def test_a_robot_is_drawn_without_a_display_or_says_why_not(way, request, monkeypatch, caplog):

@@ -64,6 +64,7 @@ def test_a_difference_that_drowns_in_a_hundredth_of_the_spread_is_not_read():
             assert each.accuracy == 1 if is_read else each.accuracy < 0.75
 
 
+@pytest.mark.slow
 def test_the_signal_is_the_variance_that_the_answer_makes():
     """States are the answer ±1 at every step and nothing else: all of their variance."""
     told = episodes(lambda answer, t: 2.0 * answer - 1, spread=0)

@@ -74,6 +74,7 @@ def test_the_processes_end_with_a_killed_parent():
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_signals_are_left_to_the_trainer_and_the_death_of_a_process_is_one_line():
     assert isinstance(one_process_each([TASK]), SyncVectorEnv)
     env = one_process_each([TASK] * 2)

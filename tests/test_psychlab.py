@@ -72,5 +72,5 @@ def test_a_seed_repeats_an_episode(lab):
 
 def test_a_missing_lab_is_a_users_error_that_says_where_help_is(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepmind_lab", None)
-    with pytest.raises(UserError, match=r"needs deepmind_lab.*'Psychlab' in docs/environments\.md"):
+    with pytest.raises(UserError, match=r"needs deepmind_lab.*See docs/how-to/.*#psychlab"):
         make()

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from tests.test_answer_cache import ANSWER, QUESTION, with_answer
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import WarmStart
 from utils.answer_cache import AnswerCache
-from utils.errors import escape
+from utils.errors import ROOT, escape
 from utils.given_settings import load_config
 
 NAME = f"{OWNER}/maze"
@@ -93,6 +94,15 @@ def test_what_is_published_plays_the_episodes_of_the_run(run, hub, capsys):
         assert ours[name] == theirs[name]
 
 
+def test_the_program_reads_a_run_in_a_process_of_its_own(run):
+    """The tests' own process has every part imported already."""
+    evaluated(run)
+    command = [sys.executable, str(ROOT / "publish.py"), str(run), "--folder", "out"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (Path("out") / "model.safetensors").is_file()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "task"), [("GPT", MAZE), ("HELM", {})])
 def test_what_is_pretrained_is_not_published_but_named(model, task, in_empty_folder):
@@ -140,6 +150,7 @@ def test_the_card_names_the_code_it_needs():
     assert "--trust" not in told(load_config(), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

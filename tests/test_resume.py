@@ -236,6 +236,7 @@ def test_a_refused_resumption_changes_nothing(algorithm, cut, capsys):
     assert "going on after" in capsys.readouterr().out
 
 
+@pytest.mark.quick("PPO CNN")
 @pytest.mark.parametrize("row", ["PPO CNN", "DQN LSTM", "ELLM"])
 def test_as_many_checkpoints_as_asked_for_are_kept_each_with_its_replay(
     row, in_empty_folder, monkeypatch
@@ -352,6 +353,7 @@ def test_a_run_killed_after_it_was_given_more_steps_goes_on_to_them(at, whole, m
     assert same(outcome(folder), expected)
 
 
+@pytest.mark.slow
 def test_schedules_go_by_the_new_number_of_steps(in_empty_folder):
     settings = FROM_REPLAY | {"exploration_fraction": 1, "epsilon_final": 0}
     assert main_program.main(command("LSTM", "short", settings)) == 0
@@ -470,7 +472,7 @@ HALFWAY = (
 )
 
 
-@pytest.mark.quick("DQN LSTM", "SAC LSTM")
+@pytest.mark.quick("DQN LSTM")
 @pytest.mark.parametrize("row", HALFWAY)
 def test_at_every_gradient_step_a_run_stops_and_goes_on_to_the_bit(
     row, in_empty_folder, monkeypatch, capsys

@@ -53,6 +53,7 @@ def other_numbers(state):
     return [other_numbers(each) for each in state] if isinstance(state, list) else state + 1
 
 
+@pytest.mark.slow
 @given(STATES, st.data())
 @settings(max_examples=100)
 def test_a_state_with_other_numbers_fits_and_one_that_is_built_otherwise_does_not(state, data):

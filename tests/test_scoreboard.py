@@ -102,17 +102,19 @@ def test_a_table_stands_for_the_folders_it_was_made_from_also_beside_others(runs
     assert reasons.keys() == {"same settings and seed"}
 
 
+@pytest.mark.slow
 def test_the_published_table_is_that_of_the_published_runs():
-    docs = Path(__file__).resolve().parent.parent / "docs"
+    results = Path(__file__).resolve().parent.parent / "docs" / "results"
     left_out = []
-    cells = scoreboard.read_cells([docs / "scoreboard.csv"], left_out)
-    page = (docs / "scoreboard.md").read_text()
+    cells = scoreboard.read_cells([results / "scoreboard.csv"], left_out)
+    page = (results / "scoreboard.md").read_text()
     assert markdown(scoreboard.scores_table(cells)) in page
     assert markdown(scoreboard.summary_table(cells)) in page
     assert markdown(scoreboard.appendix_table(cells)) in page
     assert left_out == []
 
 
+@pytest.mark.slow
 def test_the_summary_sets_agents_beside_the_lstm_over_the_tasks_of_both(in_empty_folder):
     tasks = [{"length": n, "env": "TMazePassive-v0", "algorithm": "DQN"} for n in (10, 30, 50)]
     for seed in range(2):
@@ -249,6 +251,7 @@ def test_a_score_is_the_mean_of_five_evaluations_or_the_last_hundred_episodes(ru
     assert scoreboard.score_of(read_columns(folder), "return_mean") == 0.7
 
 
+@pytest.mark.slow
 def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
     folder, seed = CONFIGS / "Scoreboard", {"seed": ["0"]}
     bare = seed | {"popgym_antialias": ["false"], "popgym_previous_action": ["false"]}
@@ -266,7 +269,7 @@ def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
         able = {agent.name for agent in scoreboard.AGENTS if not agent.blind(task)}
         assert set(places[task.name]) == able or n_steps < task.least
     scales = {run.config.env: run.config.normalize_reward for run in runs}
-    with (CONFIGS.parent / "docs" / "scoreboard.csv").open(newline="") as file:
+    with (CONFIGS.parent / "docs" / "results" / "scoreboard.csv").open(newline="") as file:
         published = [json.loads(row["settings"]) for row in csv.DictReader(file)]
     assert all(own["normalize_reward"] == scales[own["env"]] for own in published)
 

@@ -97,6 +97,7 @@ FAILURES = [500, 503, 429, "die", "grumble", "cut", "stall", b"<html>rubbish", b
 FAILURES += ["drip_headers", "go_on_and_on"]
 
 
+@pytest.mark.quick("500", "die")
 @pytest.mark.parametrize("turn", FAILURES, ids=str)
 def test_what_may_pass_is_tried_again(suggester, waits, turn):
     with serving(Turns(turn, said(CHOP))) as turns:
@@ -107,6 +108,7 @@ def test_what_may_pass_is_tried_again(suggester, waits, turn):
     assert wait == 7 or (wait >= 0 and turn not in (500, 503, 429))  # as the server asks
 
 
+@pytest.mark.quick("401", "away")
 @pytest.mark.parametrize(
     "turn", [*FAILURES, 401, 403, 404, 400, "away", "dribble", {"no": 1}], ids=str
 )

@@ -124,6 +124,7 @@ TOLD = {  # in three and in five steps: environments, whether each episode succe
 }
 
 
+@pytest.mark.quick("one fails-False", "one fails-True", "not at every end-False")
 @pytest.mark.parametrize("is_vector", [False, True])
 @pytest.mark.parametrize("told", TOLD)
 def test_success_is_that_of_the_ended_episode(told, is_vector, caplog):

@@ -259,6 +259,7 @@ def test_nothing_that_a_received_run_names_acts(part, received, capsys):
             path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_where_no_list_can_be_kept_that_is_said_and_the_printed_commands_work(
     in_empty_folder, monkeypatch, capsys, caplog
 ):
@@ -290,6 +291,7 @@ def edit(module):
         file.write("# a comment\n")
 
 
+@pytest.mark.slow
 def test_an_edit_of_ones_own_code_is_told_and_code_that_was_received_stays_so(
     in_empty_folder, somebody_else, monkeypatch, capsys, caplog
 ):
@@ -329,6 +331,7 @@ def test_an_edit_of_ones_own_code_is_told_and_code_that_was_received_stays_so(
     forget_modules_of(in_empty_folder)
 
 
+@pytest.mark.slow
 def test_a_sweep_trusts_the_runs_that_it_resumes_if_it_is_told_to(
     in_empty_folder, somebody_else, monkeypatch, capsys
 ):

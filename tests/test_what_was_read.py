@@ -48,6 +48,7 @@ def tokens_of(agent, words):
     return retrieval.token_vectors[torch.tensor(numbers)]
 
 
+@pytest.mark.quick("SAC")
 def test_page_recording_and_saliency_have_the_words_that_were_read(played):
     _, env, agent, given = played
     (recording,) = evaluate(agent, env, 1, seed=0, in_detail=True)
@@ -85,6 +86,7 @@ def test_from_python_the_words_of_inspect_are_those_that_are_then_read(played):
             shown = player.reset() if player.ended else player.step(action)[0]
 
 
+@pytest.mark.slow
 def test_while_training_the_words_shown_are_those_read(played, monkeypatch):
     _, env, agent, given = played
     found, percepts = [], []

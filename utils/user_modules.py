@@ -87,7 +87,7 @@ def telling(config: object) -> Iterator[None]:
             raise
         missing = (
             ". Settings that it takes, also those of its encoder, have to be in its `reads` "
-            "(docs/extending.md)"
+            "(docs/reference/python_api.md)"
         )
         hint = missing if isinstance(e, AttributeError) else ""
         raise UserError(f"{', '.join(own)} raised {error_text(e)}{hint}") from e

@@ -5,7 +5,8 @@ it and its items, and can unlock 22 achievements, from collecting wood to findin
 first of each in an episode pays 1; a tenth of every health point lost is taken, and paid where
 it comes back. An episode ends with the player's death or after 10,000 steps.
 
-The worlds are those of the package `crafter` 1.8.3; docs/crafter.md lists the differences.
+The worlds are those of the package `crafter` 1.8.3; docs/reference/environments.md lists the
+differences.
 
 CrafterText-v0 is Crafter with phrases as actions and with sentences. Du et al. (2023,
 arXiv:2302.06692) ask a language model for the next goals, so that their Crafter tells the player's

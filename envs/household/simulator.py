@@ -1,10 +1,10 @@
 """Housekeep-v0: tidy up a house in Habitat, seen in the first person.
 
 Housekeep (Kant et al. 2022, arXiv:2205.10712) is a task of Habitat-Lab in habitat-sim 0.2.1, which
-no package index offers for today's Python; docs/housekeep.md says how it is installed. Actions and
-images are those of Du et al. (2023, arXiv:2302.06692): 128x128 pixels, six actions, turns by 20
-degrees and looks by 10, things up to 3 m away in the centre of the image are grabbed, 1,000 steps,
-one episode of one scene that is played again and again.
+no package index offers for today's Python; docs/how-to/housekeep_and_psychlab.md says how it is
+installed. Actions and images are those of Du et al. (2023, arXiv:2302.06692): 128x128 pixels, six
+actions, turns by 20 degrees and looks by 10, things up to 3 m away in the centre of the image are
+grabbed, 1,000 steps, one episode of one scene that is played again and again.
 
 The simulator's own reward is left aside. As in HousekeepText-v0, with n_t the number of things
 where people say they belong, r_t = n_t - n_{t-1}, and `info` tells view and steps in words,
@@ -54,7 +54,10 @@ EPISODES_AVERAGED = 100
 BEFORE_AN_ACTION = {name: name for name in ("scene", "inventory", "status", "items")}
 OF_THE_STEP = {"phrase": "phrase", "items_after": "items"}
 OF_THE_STEP |= {f"last_{name}": name for name in ("scene", "inventory", "status")}
-HELP = "See 'The simulator' in docs/housekeep.md, or take env=HousekeepText-v0, which needs nothing"
+HELP = (
+    "See docs/how-to/housekeep_and_psychlab.md#housekeep, or take env=HousekeepText-v0, which "
+    "needs nothing"
+)
 
 
 class Housekeep(Suite):

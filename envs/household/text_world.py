@@ -2,7 +2,7 @@
 
 A light symbolic world of our own, after the task of Housekeep (Kant et al. 2022, arXiv:2205.10712)
 as Du et al. (2023, arXiv:2302.06692) use it: things lie where they do not belong, and nobody says
-where they do. Scores are not comparable: docs/housekeep.md has the differences.
+where they do. Scores are not comparable: docs/reference/environments.md has the differences.
 
 An agent stands at a receptacle of a room. It goes to the next one, or to the first one of the next
 room; sees the things where it stands, and after looking around those of the whole room; turns

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from models.agent import Memory
+from utils.cuda_graphs import CheckedGraph
 
 WIDER = 64  # slots a ring grows by
 
@@ -98,6 +99,16 @@ def ring_windows(
     ]
 
 
+class Ring(NamedTuple):
+    """A layer's slots and the one that is written next, without the host looking at a number."""
+
+    keys: Tensor  # [H*N, R, d]
+    values: Tensor  # [H*N, R, d]
+    position: Tensor  # of the new token.  [] int64
+    ages: Tensor  # tokens before the new one in each running episode.  [N] int64
+    n_visible: int  # the most of them that may be seen
+
+
 class Foreseen(NamedTuple):
     """The last layer's output for tokens of a look ahead."""
 
@@ -117,6 +128,7 @@ class KVCache(Memory):
     Attributes:
         ages: Tokens in the running episode of each environment.  [N]
         foreseen: The result of a look ahead, whose tokens `advance` would keep.
+        graph: The step of the language model on a GPU, recorded on these slots.
         keys, values: The slots.  [L, H*N, at least R, d]
         n_past: The number of past tokens that are kept.
         n_slots: R, the slots in the ring.
@@ -124,6 +136,7 @@ class KVCache(Memory):
     """
 
     foreseen: Foreseen | None = None
+    graph: CheckedGraph[Tensor] | None = None
 
     def __init__(
         self, keys: Tensor, values: Tensor, ages: Tensor, n_past: int, n_slots: int = 1
@@ -211,6 +224,7 @@ class KVCache(Memory):
     def make_room(self, n_new: int) -> None:
         n_needed = self.n_past + n_new
         if n_needed > self.keys.shape[2]:
+            self.graph = None
             self.keys, self.values = (
                 self._enlarged(old, n_needed) for old in (self.keys, self.values)
             )
@@ -261,6 +275,8 @@ class KVCache(Memory):
         self.foreseen = None
         self.ages = state["ages"].to(self.ages.device, copy=True)
         self.make_room(n_slots - self.n_past)
+        if n_slots != self.n_slots:
+            self.graph = None
         self.n_slots, self.position = n_slots, position
         first = 0
         for run in self._runs(n_tokens, position):

@@ -70,6 +70,7 @@ class FrozenLinear(nn.Module):
         if bias is not None:
             copy = bias.detach().to(self.dtype, copy=True)  # of a mapped file, as `frozen` says
             self.bias = nn.Parameter(copy, requires_grad=False)
+        self.activation_name = activation
         self.activation, self._fused = ACTIVATIONS[activation]
         self._packed: Tensor | None = None
 

@@ -2,24 +2,23 @@
 
 On a GPU a step is some hundred small kernels, and each ends before the host has sent the next. A
 CUDA graph sends them all at once, with the recorded shapes and addresses. So a recorded step reads
-the whole ring of slots in the order in which they lie; the tokens, the ages and the slot that is
-written next are copied into tensors that stay in their places.
+the whole ring of slots in the order in which they lie.
 """
 
 import math
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from types import ModuleType
 from typing import ClassVar, cast
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from models.language import LanguageModel
 from models.language.files import ModelConfig, ModelFiles
-from models.language.kv_cache import CacheView, KVCache, join_heads, ring_windows, split_heads
+from models.language.kv_cache import CacheView, KVCache, Ring, join_heads, ring_windows, split_heads
 from models.language.layers import (
     ACTIVATIONS,
     AdaptiveEmbeddings,
@@ -30,88 +29,30 @@ from models.language.layers import (
     layer_norm,
     linear,
 )
-from utils import cuda_graphs
+from utils.cuda_graphs import CheckedGraph
 
-Read = Callable[[Tensor, Tensor, list[CacheView]], Tensor]
 Weights = Mapping[str, Tensor]
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `dtype`
 
 
-class CapturedStep:
-    """The reading of K tokens as a CUDA graph, given up where it differs from the plain step.
-
-    From now on the whole ring of the memory is read. `tolerance` is the largest difference, as a
-    share of the largest number; `works` is False once it was exceeded, or recording failed.
-    """
-
-    def __init__(
-        self, read: Read, tokens: Tensor, memory: KVCache, n_visible: int, tolerance: float
-    ) -> None:
-        # The whole ring from the start: a graph cannot widen it later.
-        memory.open(tokens.shape[1])
-        self.read, self.n_visible, self.tolerance = read, n_visible, tolerance
-        self.keys, self.values, self.n_slots = memory.keys, memory.values, memory.n_slots
-        self.tokens, self.ages = tokens.clone(), memory.ages.clone()
-        self.position = torch.tensor(memory.position, device=tokens.device)
-        self.works, self.reason, self._n_unchecked = True, "", cuda_graphs.CHECKS
-        try:
-            self._replay = cuda_graphs.recorded(self._run)
-        except RuntimeError as error:  # of many kinds, from drivers and libraries
-            self._give_up(str(error).partition("\n")[0])
-
-    @property
-    def trusted(self) -> bool:
-        return self.works and self._n_unchecked == 0
-
-    def fits(self, tokens: Tensor, memory: KVCache) -> bool:
-        same_ring = memory.keys is self.keys and memory.n_slots == self.n_slots
-        return same_ring and tokens.shape == self.tokens.shape
-
-    def __call__(self, tokens: Tensor, ages: Tensor, position: int) -> Tensor:
-        """Read tokens [N, K, D] after `ages` [N] others, into slots from a position on.  [N, D]"""
-        self.tokens.copy_(tokens)
-        self.ages.copy_(ages)
-        self.position.fill_(position)
-        # A copy: the next replay writes into the same tensor.
-        return self._replay().clone()
-
-    def compare(self, found: Tensor, expected: Tensor) -> None:
-        """Give the graph up if its result differs from that of the plain step.  [N, D] both"""
-        difference = ((found - expected).abs().max() / expected.abs().max()).item()
-        self._n_unchecked -= 1
-        # Asked this way round, NaN gives the graph up as well.
-        if not difference <= self.tolerance:
-            self._give_up(f"it differs by {difference:.1%} from the plain step")
-
-    def _run(self) -> Tensor:
-        # The host must not look at a number here: a graph would repeat its decision for ever.
-        rings = self.keys[:, :, : self.n_slots], self.values[:, :, : self.n_slots]
-        n_new = self.tokens.shape[1]
-        windows = ring_windows(rings, self.position, self.ages, n_new, self.n_visible)
-        return self.read(self.tokens, self.ages, windows)[:, -1]
-
-    def _give_up(self, reason: str) -> None:
-        self.works, self.reason = False, reason
-        print(f"steps are not replayed as a CUDA graph: {reason}", file=sys.stderr)
-
-
 @cache
-def can_fuse(device: torch.device) -> bool:
-    """Try the kernel on a ring of one slot: it needs Triton, which needs a C compiler."""
-    ring = torch.zeros(2, 1, 1, 1, 16, device=device)
-    nothing = torch.zeros(1, dtype=torch.int64, device=device)
-    (window,) = ring_windows((ring[0], ring[1]), 0, nothing, 1, 0)
+def working_kernels(device: torch.device) -> ModuleType | None:
+    """Return our kernels once they have run here: they need Triton, which needs a C compiler."""
+    if device.type != "cuda":
+        return None
     try:
-        from models.language.ring_attention import attend
+        from models.language import kernels
 
-        attend(torch.zeros(1, 48, device=device), 1, window, 1.0)
+        rows, slots = torch.zeros(1, 16, device=device), torch.zeros(2, 1, 1, 16, device=device)
+        age = torch.zeros(1, dtype=torch.int64, device=device)
+        kernels.attend(rows.repeat(1, 3), 1, Ring(slots[0], slots[1], age[0], age, 0), 1.0)
+        layer, norm = FrozenLinear(torch.eye(16)), nn.LayerNorm(16)
+        kernels.added(rows, layer.to(device), rows, norm.to(device))
     except Exception as error:  # of many kinds
         reason = str(error).partition("\n")[0] or type(error).__name__
-        print(
-            f"attention to a language model's past is no single kernel: {reason}", file=sys.stderr
-        )
-        return False
-    return True
+        print(f"a language model's layers are not kernels of ours: {reason}", file=sys.stderr)
+        return None
+    return kernels
 
 
 class CausalLayer(nn.Module):
@@ -167,25 +108,24 @@ class CausalLayer(nn.Module):
         window.write(keys, values)
         attention = self.attention(queries, window)
         mixed = window.mix(self.reading(attention, window))
-        rows = self._after(rows, join_heads(mixed, self.n_head))
+        rows = self.norm(rows + self.out(join_heads(mixed, self.n_head)))
+        rows = self.last_norm(rows + self.outer(self.inner(rows)))
         return rows.view_as(hidden), attention
 
-    def fused(self, hidden: Tensor, window: CacheView) -> Tensor:
-        """Read one new token, hidden [N, 1, D], as `forward` does, its attention one kernel."""
-        from models.language.ring_attention import attend
+    def fused(self, rows: Tensor, ring: Ring) -> Tensor:
+        """Read one new token as `forward` does, by kernels on a GPU.  [N, D] both"""
+        from models.language.kernels import added, attend, product
 
-        rows = hidden[:, 0]
-        mixed = attend(self.qkv(rows), self.n_head, window, self.scale, self.relative)
-        return self._after(rows, mixed)[:, None]
+        (qkv,) = product(rows, self.qkv)
+        mixed = attend(qkv, self.n_head, ring, self.scale, self.relative)
+        rows = added(mixed, self.out, rows, self.norm)
+        (inner,) = product(rows, self.inner)
+        return added(inner, self.outer, rows, self.last_norm)
 
     @property
     def relative(self) -> tuple[Tensor, Tensor, Tensor] | None:
         """What scores depend on beside the content, as `attend` takes it."""
         return None
-
-    def _after(self, rows: Tensor, mixed: Tensor) -> Tensor:
-        rows = self.norm(rows + self.out(mixed))
-        return self.last_norm(rows + self.outer(self.inner(rows)))
 
 
 class LayerStack(LanguageModel):
@@ -203,11 +143,6 @@ class LayerStack(LanguageModel):
     def __init__(self, published: ModelFiles, mem_len: int) -> None:
         super().__init__(published, mem_len)
         self.may_capture = True
-        # A step is recorded on the slots of one memory, and is of no use without them.
-        self._captured: WeakKeyDictionary[KVCache, CapturedStep] = WeakKeyDictionary()
-
-    def captured_on(self, memory: KVCache) -> CapturedStep | None:
-        return self._captured.get(memory)
 
     @property
     def captures(self) -> bool:
@@ -219,33 +154,45 @@ class LayerStack(LanguageModel):
     def _hidden(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> Tensor:
         if not self.captures:
             return super()._hidden(tokens, memory, ages)
-        captured = self.captured_on(memory)
-        if captured is None or not captured.fits(tokens, memory):
-            n_visible, tolerance = self._n_visible(tokens.shape[1]), TOLERANCES[self.dtype]
-            captured = CapturedStep(self.read, tokens, memory, n_visible, tolerance)
-            self._captured[memory] = captured
-        if captured.trusted:
-            return captured(tokens, ages, memory.position)
-        expected = super()._hidden(tokens, memory, ages)
-        if not captured.works:
-            return expected
-        # The graph's results count from the first on, as in a run that is resumed there.
-        found = captured(tokens, ages, memory.position)
-        captured.compare(found, expected)
-        return found if captured.works else super()._hidden(tokens, memory, ages)
+        if memory.graph is None:
+            # The whole ring from the start: a graph cannot widen it later.
+            memory.open(tokens.shape[1])
+            slots = slice(0, memory.n_slots)
+            rings = memory.keys[:, :, slots], memory.values[:, :, slots]
+            memory.graph = self.recorded(rings)
+        if not memory.graph.works:
+            return super()._hidden(tokens, memory, ages)
+        position = torch.full((), memory.position, dtype=torch.int64, device=ages.device)
+        return memory.graph(tokens, ages, position)
+
+    def recorded(self, rings: tuple[Tensor, Tensor]) -> CheckedGraph[Tensor]:
+        """Return a step of tokens [N, K, D], ages [N] and a position [] on keys and values."""
+
+        # The host must not look at a number here: a graph would repeat its decision for ever.
+        def plain(tokens: Tensor, ages: Tensor, position: Tensor) -> Tensor:
+            n_new = tokens.shape[1]
+            windows = ring_windows(rings, position, ages, n_new, self._n_visible(n_new))
+            return self.read(tokens, ages, windows)[:, -1]
+
+        def fused(tokens: Tensor, ages: Tensor, position: Tensor) -> Tensor:
+            if tokens.shape[1] > 1:  # the kernels read one new token
+                return plain(tokens, ages, position)
+            rows = self._enter(tokens, ages)[:, 0].contiguous()
+            for layer, keys, values in zip(self.layers, *rings, strict=True):
+                ring = Ring(keys, values, position, ages, self._n_visible(1))
+                rows = cast(CausalLayer, layer).fused(rows, ring)
+            return rows
+
+        kernels = working_kernels(rings[0].device)
+        step = plain if kernels is None else fused
+        name = "a language model's step"
+        return CheckedGraph(name, step, plain=plain, tolerance=TOLERANCES[self.dtype])
 
     def read(self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]) -> Tensor:
-        hidden, fuses = self._enter(tokens, ages), self.fuses(tokens, windows[0])
+        hidden = self._enter(tokens, ages)
         for layer, window in zip(self.layers, windows, strict=True):
-            one = cast(CausalLayer, layer)
-            hidden = one.fused(hidden, window) if fuses else one(hidden, window)[0]
+            hidden = layer(hidden, window)[0]
         return hidden
-
-    def fuses(self, tokens: Tensor, window: CacheView) -> bool:
-        """Whether one kernel can read the window: of one new token and a whole ring, on a GPU."""
-        is_whole_ring = window.order is not None and window.ended is not None
-        is_possible = tokens.shape[1] == 1 and self.captures and tokens.is_cuda
-        return is_whole_ring and is_possible and can_fuse(tokens.device)
 
     def _look(self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]) -> Iterator[Tensor]:
         by_head = self.heads[0], len(tokens)
