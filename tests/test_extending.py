@@ -21,6 +21,7 @@ import trainers.build
 from analysis import __main__ as analysis
 from rewards.suggesters.rules import TextState
 from tests.bad_inputs.harness import refused
+from tests.haste import Haste
 from tests.runs import (
     COMMON,
     LSTM,
@@ -38,8 +39,9 @@ from trainers.rollout import Rollout
 
 DOCS = Path(__file__).parent.parent / "docs"
 TUTORIALS = [page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("tutorials/*.md"))]
-EARLIER = [DOCS / "extending.md", *DOCS.glob("reference/*.md")]
-PAGES = [page.read_text(encoding="utf-8") for page in EARLIER if page.exists()] + TUTORIALS
+PAGES = [
+    page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("reference/*.md"))
+] + TUTORIALS
 NAMED = re.compile(r"`([\w/]+\.\w+)`:\n\n```(?:python|json)\n(.*?)^```", re.M | re.S)
 FILES = {name: text for page in PAGES for name, text in NAMED.findall(page)}  # the last counts
 LINE = re.compile(r"^In `(\w+)` of `[\w/.]+`[^\n]*:\n\n```python\n(.*?)^```", re.M | re.S)
@@ -53,32 +55,20 @@ COMMANDS = [
 ]
 
 
-def example(path):
-    if path not in FILES:
-        pytest.skip(f"no page has {path}")
-    return FILES[path]
-
-
 @pytest.fixture
 def examples(tmp_path, monkeypatch):
-    """Return the pages' modules of this repository by path, their lines standing in its tables."""
-    made = {}
-    for path in ("models/linear.py", "envs/colour.py", "trainers/haste.py"):
-        if path not in FILES:
-            continue
+    """Import the pages' agents of this repository, and put their lines into its table."""
+    for path in ("models/linear.py",):
         name = path.removesuffix(".py").replace("/", ".")
         (tmp_path / Path(path).name).write_text(FILES[path])
         spec = importlib.util.spec_from_file_location(name, tmp_path / Path(path).name)
-        made[path] = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, made[path])
-        spec.loader.exec_module(made[path])
-    tables = {"AGENTS": models.AGENTS.places, "SUITES": envs.SUITES}
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
     for table, line in LINES:
-        if table in tables:
-            ((name, value),) = eval(f"{{{line.strip()}}}").items()
-            if value.partition(":")[0] in sys.modules:
-                monkeypatch.setitem(tables[table], name, value)
-    return made
+        assert table == "AGENTS"
+        ((name, value),) = eval(f"{{{line.strip()}}}").items()
+        monkeypatch.setitem(models.AGENTS.places, name, value)
 
 
 @pytest.fixture
@@ -147,7 +137,7 @@ def test_what_a_tutorial_shows_without_a_files_name_runs():
 
 def test_a_suggester_of_ones_own_suggests():
     made = {"__name__": "needs"}
-    exec(example("rewards/suggesters/needs.py"), made)
+    exec(FILES["rewards/suggesters/needs.py"], made)
     state = TextState("You see tree.", "", "You feel hungry.", {})
     assert made["Needs"]().suggest([state]) == [["attack cow", "chop tree"]]
 
@@ -155,7 +145,6 @@ def test_a_suggester_of_ones_own_suggests():
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["Linear"])
 def test_a_new_agent_trains_goes_on_and_plays(model, examples, in_empty_folder, monkeypatch):
-    example(f"models/{model.lower()}.py")
     assert main_program.main(command(model, "whole")) == 0
     signal_at(monkeypatch, 2, at=39)
     assert main_program.main(command(model, "cut")) == 130
@@ -183,7 +172,7 @@ def test_a_part_of_ones_own_goes_on_and_is_run_for_no_other(
 ):
     module, (setting, settings, metric, wrong) = part.partition(":")[0], OWN[part]
     monkeypatch.setattr(sys, "path", list(sys.path))
-    Path(f"{module}.py").write_text(example(f"{module}.py"))
+    Path(f"{module}.py").write_text(FILES[f"{module}.py"])
     chosen = {"model": "CNN"} | settings | {setting: part}
     base = {} if settings is REINFORCE else TINY
     assert main_program.main(command(run_id="whole", base=base, **chosen)) == 0
@@ -234,7 +223,7 @@ def test_a_mistake_in_a_learner_gets_one_line(
     name, settings, words, in_empty_folder, monkeypatch, capsys
 ):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    Path("my_reinforce.py").write_text(example("my_reinforce.py") + LEARNERS)
+    Path("my_reinforce.py").write_text(FILES["my_reinforce.py"] + LEARNERS)
     chosen = COMMON | {"model": "LSTM"} | settings | {"algorithm": f"my_reinforce:{name}"}
     assert main_program.main(words_of(chosen)) == 2
     *_, line = capsys.readouterr().err.splitlines()
@@ -262,30 +251,25 @@ class Bad(Change):
         super().__init__(config, *given)
         {wrong}
 """
-    Path("my_rewards.py").write_text(example("my_rewards.py") + bad)
+    Path("my_rewards.py").write_text(FILES["my_rewards.py"] + bad)
     assert main_program.main(command("CNN", "bad", curiosity="my_rewards:Bad")) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"curiosity: {words}")
     forget_modules_of(in_empty_folder)
 
 
-def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsys):
-    example("envs/colour.py")
+def test_a_new_environment_is_known_by_its_name(in_empty_folder, monkeypatch, capsys):
+    monkeypatch.setitem(envs.SUITES, "Colour-v0", "tests.colour:Colour")
     assert main_program.main(command("LSTM", "run", env="Colour-v0")) == 0
     folder = str(folder_of("run"))
     assert eval_program.main(["--ckpt-path", folder, "--n-episodes", "2", "--report"]) == 0
     assert "Colour-v0" in capsys.readouterr().out
 
 
-def test_a_new_reward_is_learned_from_and_not_reported(examples, in_empty_folder, monkeypatch):
-    example("trainers/haste.py")
-    haste = examples["trainers/haste.py"]
-    ((_, line),) = [each for each in LINES if each[0] == "build_learner"]
+def test_a_new_reward_is_learned_from_and_not_reported(in_empty_folder, monkeypatch):
     learned = []
 
     def hasty(*given):
-        names = {"Haste": haste.Haste, "scaling": build_scaling(*given)}
-        exec(line.strip(), names)
-        return names["scaling"]
+        return Haste(build_scaling(*given), price=0.01)
 
     def store(self, transition):
         learned.append(transition.rewards)
