@@ -21,6 +21,7 @@ import trainers.build
 from analysis import __main__ as analysis
 from rewards.suggesters.rules import TextState
 from tests.bad_inputs.harness import refused
+from tests.haste import Haste
 from tests.runs import (
     COMMON,
     LSTM,
@@ -38,8 +39,9 @@ from trainers.rollout import Rollout
 
 DOCS = Path(__file__).parent.parent / "docs"
 TUTORIALS = [page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("tutorials/*.md"))]
-EARLIER = [DOCS / "extending.md", *DOCS.glob("reference/*.md")]
-PAGES = [page.read_text(encoding="utf-8") for page in EARLIER if page.exists()] + TUTORIALS
+PAGES = [
+    page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("reference/*.md"))
+] + TUTORIALS
 NAMED = re.compile(r"`([\w/]+\.\w+)`:\n\n```(?:python|json)\n(.*?)^```", re.M | re.S)
 FILES = {name: text for page in PAGES for name, text in NAMED.findall(page)}  # the last counts
 LINE = re.compile(r"^In `(\w+)` of `[\w/.]+`[^\n]*:\n\n```python\n(.*?)^```", re.M | re.S)
@@ -55,24 +57,18 @@ COMMANDS = [
 
 @pytest.fixture
 def examples(tmp_path, monkeypatch):
-    """Return the pages' modules of this repository by path, their lines standing in its tables."""
-    made = {}
-    for path in ("models/linear.py", "envs/colour.py", "trainers/haste.py"):
-        if path not in FILES:
-            continue
+    """Import the pages' agents of this repository, and put their lines into its table."""
+    for path in ("models/linear.py",):
         name = path.removesuffix(".py").replace("/", ".")
         (tmp_path / Path(path).name).write_text(FILES[path])
         spec = importlib.util.spec_from_file_location(name, tmp_path / Path(path).name)
-        made[path] = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, made[path])
-        spec.loader.exec_module(made[path])
-    tables = {"AGENTS": models.AGENTS.places, "SUITES": envs.SUITES}
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
     for table, line in LINES:
-        if table in tables:
-            ((name, value),) = eval(f"{{{line.strip()}}}").items()
-            if value.partition(":")[0] in sys.modules:
-                monkeypatch.setitem(tables[table], name, value)
-    return made
+        assert table == "AGENTS"
+        ((name, value),) = eval(f"{{{line.strip()}}}").items()
+        monkeypatch.setitem(models.AGENTS.places, name, value)
 
 
 @pytest.fixture
@@ -140,11 +136,8 @@ def test_what_a_tutorial_shows_without_a_files_name_runs():
 
 
 def test_a_suggester_of_ones_own_suggests():
-    path = "rewards/suggesters/needs.py"
-    if path not in FILES:
-        pytest.skip(f"no page has {path}")
     made = {"__name__": "needs"}
-    exec(FILES[path], made)
+    exec(FILES["rewards/suggesters/needs.py"], made)
     state = TextState("You see tree.", "", "You feel hungry.", {})
     assert made["Needs"]().suggest([state]) == [["attack cow", "chop tree"]]
 
@@ -164,7 +157,7 @@ PENALISED = LSTM | {"kl_weight": 0.5, "n_epochs": 3, "learning_rate": 0.01}
 REINFORCE = COMMON | {"env": "RandomMaze-v0", "n_steps": 128, "normalize_reward": "true"}
 REINFORCE |= {"reinforce_steps": 16} | LSTM
 OWN = {  # setting, other settings, a metric, a class that is none
-    "averages:AveragesAgent": ("model", {}, "train/grad_norm", "Averages"),
+    "averages:AveragesAgent": ("model", {}, "train/grad_norm", "TensorMemory"),
     "my_encoder:ResNetLstm": ("model", {"memory_width": 8}, "train/grad_norm", "ResNet"),
     "my_rewards:Change": ("curiosity", {"curiosity_weight": 0.1}, "reward_mean", "Tensor"),
     "my_learner:Penalised": ("algorithm", PENALISED, "train/kl", "Tensor"),
@@ -264,22 +257,19 @@ class Bad(Change):
     forget_modules_of(in_empty_folder)
 
 
-def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsys):
+def test_a_new_environment_is_known_by_its_name(in_empty_folder, monkeypatch, capsys):
+    monkeypatch.setitem(envs.SUITES, "Colour-v0", "tests.colour:Colour")
     assert main_program.main(command("LSTM", "run", env="Colour-v0")) == 0
     folder = str(folder_of("run"))
     assert eval_program.main(["--ckpt-path", folder, "--n-episodes", "2", "--report"]) == 0
     assert "Colour-v0" in capsys.readouterr().out
 
 
-def test_a_new_reward_is_learned_from_and_not_reported(examples, in_empty_folder, monkeypatch):
-    haste = examples["trainers/haste.py"]
-    ((_, line),) = [each for each in LINES if each[0] == "build_learner"]
+def test_a_new_reward_is_learned_from_and_not_reported(in_empty_folder, monkeypatch):
     learned = []
 
     def hasty(*given):
-        names = {"Haste": haste.Haste, "scaling": build_scaling(*given)}
-        exec(line.strip(), names)
-        return names["scaling"]
+        return Haste(build_scaling(*given), price=0.01)
 
     def store(self, transition):
         learned.append(transition.rewards)
