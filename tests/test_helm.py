@@ -145,7 +145,7 @@ def test_an_interrupted_run_on_an_object_goes_on_with_it(recall, in_empty_folder
     with pytest.raises(Interrupted):
         helm.train(TINY, env=recall, run_id="cut")
     folder = Path("experiments/LSTM/RecallColour/cut")
-    with pytest.raises(UserError, match="on object:RecallColour, and given is object:Sampled"):
+    with pytest.raises(UserError, match="on object:RecallColour, and object:Sampled is given"):
         helm.resume(folder, env=Sampled)
     assert helm.resume(folder, env=recall) == folder
     assert same(outcome(folder), outcome(whole))
