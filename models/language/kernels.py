@@ -1,8 +1,7 @@
 """Layers of a language model that reads one new token, as kernels in Triton.
 
-Of 16 rows and a large matrix the libraries' products reach a fifth of the memory's speed, and
-attention as separate operations is some twenty kernels a layer. These are seven a layer. Sums over
-all inputs or slots are in several parts, or most of the device would have nothing to do.
+The libraries' products of 16 rows reach a fifth of the memory's speed; here a layer is seven
+kernels. Sums over all inputs or slots are in parts, or most of the device would have no work.
 """
 
 import torch
@@ -259,7 +258,6 @@ def attend(
 
     Args:
         qkv: Its queries, keys and values.  [N, 3*H*d] float32
-        scale: Of the scores.
         relative: What Transformer-XL's scores have beside the content's: u, v [H, 1, d], and the
             projections of all distances, farthest first [H, R, d].
     """

@@ -166,8 +166,7 @@ class LayerStack(LanguageModel):
         return memory.graph(tokens, ages, position)
 
     def recorded(self, rings: tuple[Tensor, Tensor]) -> CheckedGraph[Tensor]:
-        """Return a step of tokens [N, K, D], ages [N] and a position [] on keys and values."""
-
+        # A step of tokens [N, K, D], ages [N] and a position [] on all layers' keys and values.
         # The host must not look at a number here: a graph would repeat its decision for ever.
         def plain(tokens: Tensor, ages: Tensor, position: Tensor) -> Tensor:
             n_new = tokens.shape[1]
