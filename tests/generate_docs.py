@@ -5,11 +5,13 @@ that name: settings, programs and registries, as the code declares them.
 """
 
 import argparse
+import csv
 import json
 import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 from unittest import mock
@@ -24,7 +26,8 @@ from utils.errors import COMMANDS
 from utils.settings import Registry, all_settings, settings_index
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-BLOCK = re.compile(r"(<!-- generated: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+RESULTS = DOCS / "results"
+BLOCK = re.compile(r"(<!-- generated: ([a-z0-9 .-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 KINDS = {int: "int", float: "float", bool: "bool", str: "text", dict: "JSON", type(None): "null"}
 PROGRAMS = {  # what builds each program's parser, module:function
     "main.py": "main:parse_arguments",
@@ -60,9 +63,17 @@ def main() -> int:
 
 def with_blocks(page: str) -> str:
     """Return a page with its blocks as the code has them now."""
-    if unknown := {name for _, name, _ in BLOCK.findall(page)} - BLOCKS.keys():
-        sys.exit(f"unknown: {', '.join(unknown)}. Known: {', '.join(BLOCKS)}")
-    return BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]]()}\n\n{found[3]}", page)
+    blocks = BLOCKS | {path.name: partial(study, path) for path in RESULTS.glob("*.csv")}
+    if unknown := {name for _, name, _ in BLOCK.findall(page)} - blocks.keys():
+        sys.exit(f"unknown: {', '.join(unknown)}. Known: {', '.join(blocks)}")
+    return BLOCK.sub(lambda found: f"{found[1]}\n{blocks[found[2]]()}\n\n{found[3]}", page)
+
+
+def study(path: Path) -> str:
+    """Return the results of a study, one row an agent or a task."""
+    with path.open(newline="") as file:
+        head, *rows = csv.reader(file)
+    return table(head, rows)
 
 
 def settings() -> str:
