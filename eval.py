@@ -207,7 +207,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     place = "a run folder, a checkpoint, or hub:OWNER/NAME[@REVISION] for a published one"
     add("--ckpt-path", metavar="PLACE", required=True, help=place)
-    add("--n-episodes", metavar="N", type=whole_number(1, MOST_EPISODES), default=10)
+    n_episodes = whole_number(1, MOST_EPISODES)
+    add("--n-episodes", metavar="N", type=n_episodes, default=10, help="episodes to play (10)")
     seeds = "first episode to play, of those that no training meets; seeds the actions, too (0)"
     add("--seed", metavar="N", type=whole_number(0, N_HELD_OUT - 1), default=0, help=seeds)
     add("--device", default="auto", help="auto, cpu or cuda (default auto)")

@@ -85,7 +85,7 @@ ANALYSES = {
         lambda asked: (asked.runs,),
     ),
     "probe": Analysis(
-        "read cues from hidden states k steps after they were shown: in memory? used?",
+        "read cues from hidden states k steps after they were shown: whether a memory has them",
         "analysis.probe:analyse",
         lambda asked: (asked.runs, asked.n_episodes, asked.random_share, asked.seed, asked.trust),
     ),
@@ -171,12 +171,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             command.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help=runs)
         add_own_options(command.add_argument, name)
         if name in EPISODES or name == "probe":
-            command.add_argument(
-                "--seed", metavar="N", type=whole_number(0, N_HELD_OUT - 1), default=0
-            )
+            seeds = {"type": whole_number(0, N_HELD_OUT - 1), "default": 0}
+            told = "first episode to play, of those that no training meets (0)"
+            command.add_argument("--seed", metavar="N", help=told, **seeds)
             add_trust(command)
         output = Path("analysis_output")
-        command.add_argument("--output", metavar="FOLDER", type=Path, default=output)
+        told = f"where figures and tables are written ({output})"
+        command.add_argument("--output", metavar="FOLDER", type=Path, default=output, help=told)
     text = "the state of a memory, an agent (module:Class) or a run: checks of what is right"
     command = commands.add_parser("check", help=text, description=f"Check {text}.", **options)
     command.add_argument("name", metavar="NAME", help="module:Class, a model, or a run")
