@@ -171,9 +171,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             command.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help=runs)
         add_own_options(command.add_argument, name)
         if name in EPISODES or name == "probe":
-            seeds = {"type": whole_number(0, N_HELD_OUT - 1), "default": 0}
+            seed = whole_number(0, N_HELD_OUT - 1)
             told = "first episode to play, of those that no training meets (0)"
-            command.add_argument("--seed", metavar="N", help=told, **seeds)
+            command.add_argument("--seed", metavar="N", type=seed, default=0, help=told)
             add_trust(command)
         output = Path("analysis_output")
         told = f"where figures and tables are written ({output})"
