@@ -232,7 +232,7 @@ def test_an_agent_without_memory_is_always_right_in_a_twin(task):
         (
             "object:CartPoleEnv",
             gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"),
-            "a vector environment that is given has no twin",
+            "a given vector environment has no twin",
         ),
     ],
 )
