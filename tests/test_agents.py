@@ -55,6 +55,7 @@ def test_a_new_episode_knows_nothing_of_the_last(name, bootstrap_truncated, monk
         assert torch.equal(each.last_rewards, each.observations.images[:, 0, 0, 0].float())
 
 
+@pytest.mark.quick("LSTM", "GPT", "HELM", "MinGRU")
 @pytest.mark.parametrize("name", BY_PPO)
 def test_looking_ahead_leaves_the_memory_and_agrees_with_acting(name):
     _, agent = build(name)

@@ -202,6 +202,7 @@ def test_joint_actions_have_names_and_so_have_numbers_that_the_environment_names
     assert maze.picture == TMaze.picture_legend
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_processes", [False, True])
 def test_saved_episodes_go_on_to_the_bit(in_processes):
     name = f"{HERE}:Sampled-v0"

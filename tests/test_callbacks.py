@@ -82,6 +82,7 @@ def test_a_callback_sees_the_metrics_and_ends_a_run_that_goes_on(in_empty_folder
     assert same(outcome(cut), outcome(whole))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [21, 29])
 def test_a_curriculum_goes_on_with_its_running_episodes(at, in_empty_folder, monkeypatch):
     BEGUN.clear()

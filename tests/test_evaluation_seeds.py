@@ -92,6 +92,7 @@ def test_no_episode_of_the_training_is_played_again(way, begun):
     assert not trained & {*begun}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_seed_from_python_is_the_episode_of_that_seed_of_eval_py(task, in_empty_folder):
     run = train_row("mine", TRAINED | TASKS[task])
@@ -149,6 +150,7 @@ def test_a_vector_of_the_users_own_gets_other_seeds(in_empty_folder, monkeypatch
     assert given[0] > 10**4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_episodes", "first"), [(2, 2), (100, 100), (200, 0), (300, 0)])
 def test_evaluations_while_training_play_the_list_held_out(n_episodes, first, begun):
     """The second evaluation plays the second block of 256 that all runs share."""

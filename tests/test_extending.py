@@ -82,6 +82,7 @@ def my_files(in_empty_folder, monkeypatch):
     forget_modules_of(in_empty_folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_a_tutorial_is_one(line, my_files, capsys):
     _, program, *words = shlex.split(line, comments=True)
@@ -96,6 +97,7 @@ def test_a_command_of_a_tutorial_is_one(line, my_files, capsys):
     assert not Path("experiments").exists()
 
 
+@pytest.mark.slow
 def test_the_tutorials_environment_is_trained_in_by_its_script(my_files, monkeypatch, capsys):
     def short(settings, **given):
         shorter = {"n_steps": 64, "n_envs": 2, "n_rollout_steps": 16, "memory_width": 8}
@@ -111,6 +113,7 @@ def test_the_tutorials_environment_is_trained_in_by_its_script(my_files, monkeyp
     assert "30.0" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_tutorials_memory_is_right_and_its_mistake_is_found(my_files, capsys):
     assert analysis.main(["check", "averages:Averages"]) == 0
     assert "10 ok, 1 not tested" in capsys.readouterr().out

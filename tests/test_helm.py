@@ -66,6 +66,7 @@ def script_ended(*words, text=None):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_that_a_process_would_run_again_is_refused(script, in_empty_folder):
     text = f"from utils.user_modules import refuse_unguarded_script as work\n{script}\n"

@@ -175,7 +175,7 @@ def remembered(history, row, n_back):
     return next((told[row] for told in history[::-1] if told[row] != NOT_SHOWN), NOT_SHOWN)
 
 
-@pytest.mark.quick("TMazePassive-v0", "VisualMatch-v0", "MiniGrid-MemoryS7-v0")
+@pytest.mark.quick("TMazePassive-v0", "VisualMatch-v0")
 @pytest.mark.parametrize("task", TWINS)
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**31 - 1))

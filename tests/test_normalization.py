@@ -98,6 +98,7 @@ def test_every_agent_and_its_copies_read_numbers_normalised(model, algorithm):
 ROOM = {"replay_capacity": 1000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "learner", [PPO | CNN, DQN | LSTM | {"context_length": 5} | ROOM, ELLM | ROOM]
 )
@@ -121,6 +122,7 @@ def test_moments_are_those_of_every_step_and_the_players(learner, in_empty_folde
     np.testing.assert_allclose(normalizer.squares / len(rows), rows.var(0), rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [CNN, LSTM, GPT, HELM])
 def test_an_update_begins_with_the_probabilities_that_acted(model, in_empty_folder):
     once = {"n_batches": 1, "n_epochs": 1, "learning_rate": 0.01}

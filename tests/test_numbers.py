@@ -339,6 +339,7 @@ OPTIONS = {"length": 3}
 NEEDY = functools.partial(Showing, needs=OPTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["function", "vector", "function of a vector"])
 def test_options_are_given_at_every_reset(kind, in_empty_folder):
     sync = functools.partial(SyncVectorEnv, [NEEDY] * 2, autoreset_mode=AutoresetMode.SAME_STEP)

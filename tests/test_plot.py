@@ -214,7 +214,7 @@ RECORDED = {  # in run.json of two runs of three, and whether they are averaged,
 }
 
 
-@pytest.mark.quick("its own code", "an argument that is the seed")
+@pytest.mark.quick("its own code")
 @pytest.mark.parametrize("facts", RECORDED)
 def test_what_differs_in_more_than_the_seed_is_refused_or_said(facts, runs, capsys):
     descriptions, expected = RECORDED[facts]
@@ -244,7 +244,7 @@ CODES = {  # what the two agents of a panel differ in, and whether they are comp
 }
 
 
-@pytest.mark.quick("length", "gamma")
+@pytest.mark.quick("gamma")
 @pytest.mark.parametrize("name", CODES)
 def test_agents_of_one_panel_have_one_environment_and_other_differences_are_told(
     name, in_empty_folder, capsys

@@ -87,6 +87,7 @@ def test_one_update_agrees_with_the_original(name):
         assert metrics[ours] == pytest.approx(value.item(), rel=1e-4, abs=1e-5), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "n_rollout_steps", "is_told"),
     [(LSTM, 4, True), (LSTM, 20, False), (GPT, 4, False), (CNN, 4, False)],

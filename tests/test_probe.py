@@ -82,6 +82,7 @@ def test_steps_count_from_the_last_sight_and_in_a_stream_from_every_one():
     assert [part.tolist() for part in stream] == [[1, 2], [3, 1]]
 
 
+@pytest.mark.slow
 def test_a_stream_is_read_k_steps_later_whatever_came_after():
     """The state is the card before the last: k = 1 is read, and nothing else."""
     cards = np.random.default_rng(0).integers(3, size=(60, 12))

@@ -94,6 +94,7 @@ def test_what_is_published_plays_the_episodes_of_the_run(run, hub, capsys):
         assert ours[name] == theirs[name]
 
 
+@pytest.mark.slow
 def test_the_program_reads_a_run_in_a_process_of_its_own(run):
     """The tests' own process has every part imported already."""
     evaluated(run)

@@ -330,6 +330,7 @@ def test_a_finished_run_that_goes_on_is_the_longer_run_to_the_bit(row, whole, ca
     refused(capsys, "main", ["--resume", str(folder)], "this run is finished", "--var n_steps=N")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [None, 1, 10])
 def test_a_run_killed_after_it_was_given_more_steps_goes_on_to_them(at, whole, monkeypatch):
     expected = whole(checkpoint_minutes=60)

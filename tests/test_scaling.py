@@ -118,6 +118,7 @@ def collecting(algorithm, model, **changes):
     return build_run(load_config(values=settings).part(RunSettings), Ranks())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [1.0, 0.01])
 @pytest.mark.parametrize(("algorithm", "model"), [("DQN", "CNN"), ("EllmDQN", "ELLM")])
 def test_equal_rewards_are_learned_from_as_equal_whenever_they_were_paid(

@@ -119,6 +119,7 @@ def mamba_2(cell, x, before):
 LOOPS = dict(zip(CELLS, (min_gru, lru, ffm, m_lstm, gated_delta_net, mamba_2), strict=True))
 
 
+@pytest.mark.quick("MinGruCell", "Mamba2Cell")
 @every_cell
 @few
 @given(n_steps=st.integers(1, 70), starts=st.sets(st.integers(0, 69)))

@@ -165,6 +165,7 @@ def test_the_saliency_of_a_linear_recurrence_is_its_decay_to_the_power_of_the_st
 READ_OUT = "HELM, read out"
 
 
+@pytest.mark.quick("CNN-PPO", "LSTM-DQN", "GPT-PPO", "HELM-PPO")
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
 @pytest.mark.parametrize("model", [READ_OUT, *(name for name in BY_PPO if name not in READ_IMAGES)])
 def test_the_value_depends_on_earlier_observations_where_there_is_a_memory(algorithm, model):

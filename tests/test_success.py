@@ -165,6 +165,7 @@ def test_what_is_no_bool_may_be_left_unread():
     assert not check_first_steps(make, "X").has_success
 
 
+@pytest.mark.slow
 def test_processes_tell_success_as_well():
     make = functools.partial(Goal, 3, LOST, WON)
     env = EpisodeStatistics(vector_of(make, 2, 0, True, has_success=True), "X")

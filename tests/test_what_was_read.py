@@ -48,7 +48,7 @@ def tokens_of(agent, words):
     return retrieval.token_vectors[torch.tensor(numbers)]
 
 
-@pytest.mark.quick("SAC")
+@pytest.mark.slow
 def test_page_recording_and_saliency_have_the_words_that_were_read(played):
     _, env, agent, given = played
     (recording,) = evaluate(agent, env, 1, seed=0, in_detail=True)

@@ -216,12 +216,14 @@ CONTRADICTIONS = [
 ]
 
 
+@pytest.mark.quick("ppo ('agent',)", "dqn ('learner', 'counts', 'n_owed')")
 @pytest.mark.parametrize("row", CONTRADICTIONS, ids=lambda row: f"{row[0]} {row[1]}")
 def test_a_checkpoint_that_contradicts_itself_is_refused(row, received, capsys):
     change(*row)
     refused(capsys, "main", ["--resume", row[0]], "checkpoint")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [ESCAPE, MANY], ids=["escapes", "many"])
 @pytest.mark.parametrize("place", ["git_commit", "packages", "python", "hardware", "resumed"])
 def test_what_run_json_says_is_shown_in_one_line(place, text, received, capfd):
