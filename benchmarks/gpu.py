@@ -138,8 +138,9 @@ def steps(load: Callable[[], LayerStack], n_envs: int, captured: bool) -> Iterat
     step, memory = full_step(model, n_envs)
     while True:
         yield step
-        if memory.graph is not None and not memory.graph.works:
-            raise RuntimeError("the step is not replayed as a CUDA graph")
+        graph = memory.graph
+        if graph is not None and not graph.works:
+            raise RuntimeError(f"the step is not replayed as a CUDA graph: {graph.reason}")
 
 
 def update_rows(pairs: Callable[[bool, str], Iterator[Pair]], tiny: bool) -> Iterator[Row]:

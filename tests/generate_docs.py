@@ -22,10 +22,10 @@ from models.memories.lstm import Recurrent
 from rewards import CURIOSITIES
 from rewards.suggesters import SUGGESTERS
 from trainers.parts import LEARNERS
-from utils.errors import COMMANDS
+from utils.errors import COMMANDS, ROOT
 from utils.settings import Registry, all_settings, settings_index
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = ROOT / "docs"
 RESULTS = DOCS / "results"
 BLOCK = re.compile(r"(<!-- generated: ([a-z0-9 .-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 KINDS = {int: "int", float: "float", bool: "bool", str: "text", dict: "JSON", type(None): "null"}
@@ -205,7 +205,7 @@ def place_of(registry: Registry, name: str) -> tuple[str, str]:
 
 def file_of(place: str) -> str:
     file = Path(*place.partition(":")[0].split("."))
-    return code(f"{file}/__init__.py" if (DOCS.parent / file).is_dir() else f"{file}.py")
+    return code(f"{file}/__init__.py" if (ROOT / file).is_dir() else f"{file}.py")
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

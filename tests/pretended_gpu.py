@@ -166,7 +166,7 @@ def pretended_gpu():
             (torch.cuda, "get_rng_state", torch.get_rng_state),
             (torch.cuda, "set_rng_state", torch.set_rng_state),
             (cuda_graphs, "recorded", repeated),
-            (transformer, "working_kernels", lambda _: None),  # Triton would ask a driver, too
+            (transformer, "can_fuse", lambda _: False),  # Triton would ask a driver, too
         ):
             stack.enter_context(patch.object(owner, name, other))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))

@@ -1,7 +1,6 @@
 """The documentation: its site builds, what it takes from the code is fresh, no link is dead."""
 
 import re
-from pathlib import Path
 
 import pytest
 from gymnasium.spaces import Dict
@@ -14,13 +13,12 @@ from models import AGENTS
 from rewards import CURIOSITIES
 from rewards.suggesters import SUGGESTERS
 from tests import generate_docs as generate
+from tests.generate_docs import DOCS
 from trainers.parts import LEARNERS
-from utils.errors import UserError
+from utils.errors import ROOT, UserError
 from utils.given_settings import load_config
 from utils.user_modules import GIVEN
 
-ROOT = Path(__file__).resolve().parent.parent
-DOCS = ROOT / "docs"
 SITE = ROOT / "mkdocs.yml"
 CODE = ("*.py", "[a-z]*/*.py", "[a-z]*/*/*.py", "pyproject.toml")
 

@@ -21,6 +21,7 @@ import trainers.build
 from analysis import __main__ as analysis
 from rewards.suggesters.rules import TextState
 from tests.bad_inputs.harness import refused
+from tests.generate_docs import DOCS
 from tests.haste import Haste
 from tests.runs import (
     COMMON,
@@ -36,8 +37,8 @@ from tests.runs import (
 from tests.test_resume import TINY, command
 from tests.user_code import forget_modules_of
 from trainers.rollout import Rollout
+from utils.errors import ROOT
 
-DOCS = Path(__file__).parent.parent / "docs"
 TUTORIALS = [page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("tutorials/*.md"))]
 PAGES = [
     page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("reference/*.md"))
@@ -86,7 +87,7 @@ def my_files(in_empty_folder, monkeypatch):
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_a_tutorial_is_one(line, my_files, capsys):
     _, program, *words = shlex.split(line, comments=True)
-    words = [str(DOCS.parent / word) if word.startswith("configs/") else word for word in words]
+    words = [str(ROOT / word) if word.startswith("configs/") else word for word in words]
     if program == "main.py":
         assert main_program.main([*words, "--print-config"]) == 0
         given = {word.partition("=")[0] for word in words if "=" in word}

@@ -2,11 +2,11 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from utils.errors import ROOT
+
 FEATURES = {
     "Memories": (
         "test_memories::test_acting_equals_unrolling_wherever_episodes_begin",

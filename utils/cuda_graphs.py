@@ -95,7 +95,7 @@ class CheckedGraph(Generic[Result]):
         tolerance: The largest difference, as a share of the largest number.
 
     Attributes:
-        works: False once recording failed, or a result was another.
+        works: False once recording failed, or a result was another; `reason` tells it.
         n_unchecked: Results that are still to be compared.
     """
 
@@ -109,7 +109,7 @@ class CheckedGraph(Generic[Result]):
     ) -> None:
         self.name, self.work, self._state_of = name, work, state
         self.plain, self.tolerance = plain or work, tolerance
-        self.works, self.n_unchecked = True, CHECKS
+        self.works, self.reason, self.n_unchecked = True, "", CHECKS
         self._shapes: list[tuple[torch.Size, torch.dtype]] = []  # of the recorded inputs
 
     def __call__(self, *inputs: Any) -> Result:
@@ -182,5 +182,5 @@ class CheckedGraph(Generic[Result]):
 
     def _give_up(self, reason: str) -> None:
         # The plain work is as good, and slower: a driver without graphs must end no run.
-        self.works = False
+        self.works, self.reason = False, reason
         print(f"{self.name}: not replayed as a CUDA graph: {reason}", file=sys.stderr)

@@ -10,7 +10,6 @@ import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from types import ModuleType
 from typing import ClassVar, cast
 
 import torch
@@ -36,10 +35,10 @@ TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `
 
 
 @cache
-def working_kernels(device: torch.device) -> ModuleType | None:
-    """Return our kernels once they have run here: they need Triton, which needs a C compiler."""
+def can_fuse(device: torch.device) -> bool:
+    """Try our kernels: they need a GPU, and Triton, which needs a C compiler."""
     if device.type != "cuda":
-        return None
+        return False
     try:
         from models.language import kernels
 
@@ -51,8 +50,8 @@ def working_kernels(device: torch.device) -> ModuleType | None:
     except Exception as error:  # of many kinds
         reason = str(error).partition("\n")[0] or type(error).__name__
         print(f"a language model's layers are not kernels of ours: {reason}", file=sys.stderr)
-        return None
-    return kernels
+        return False
+    return True
 
 
 class CausalLayer(nn.Module):
@@ -182,8 +181,7 @@ class LayerStack(LanguageModel):
                 rows = cast(CausalLayer, layer).fused(rows, ring)
             return rows
 
-        kernels = working_kernels(rings[0].device)
-        step = plain if kernels is None else fused
+        step = fused if can_fuse(rings[0].device) else plain
         name = "a language model's step"
         return CheckedGraph(name, step, plain=plain, tolerance=TOLERANCES[self.dtype])
 
