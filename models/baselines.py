@@ -118,19 +118,18 @@ class MemoryAgent(ActorCriticAgent):
         firsts = lengths.cumsum(0) - lengths
         sequence_of = torch.arange(n_sequences).repeat_interleave(lengths)
         step_of = torch.arange(len(sequence_of)) - firsts[sequence_of]
-        place_of = (step_of * n_sequences + sequence_of).to(device)  # [B'], among T*S
+        place_of = step_of * n_sequences + sequence_of  # [B'], among T*S
         # Rows behind a sequence's end are read by the memory and dropped: quicker than packed
         # sequences, whose steps differ in size.
         shown = place_of.new_zeros(int(lengths.max()), n_sequences)
-        shown.view(-1)[place_of] = torch.arange(len(place_of), device=device)
+        shown.view(-1)[place_of] = torch.arange(len(place_of))
         no_starts = torch.zeros(shown.shape, dtype=torch.bool)  # sequences are cut at those
         # Stored with the first row of each sequence.
         stored_state = batch.stored_state[firsts.to(device)]
-        features = F.embedding(shown, features)  # [T, S, F]
-        output = self.memory.unroll(features, no_starts, stored_state)  # [T, S, D]
-        # Steps that were only read again are not learned from.
-        own = (step_of >= batch.context_len[sequence_of]).to(device)
-        return F.embedding(place_of[own], output.flatten(0, 1))
+        features = F.embedding(shown.to(device), features)  # [T, S, F]
+        # Steps that are only read again are not learned from.
+        own = step_of >= batch.context_len[sequence_of]
+        return self.memory.unroll_at(features, no_starts, stored_state, place_of[own])
 
 
 class CnnAgent(MemoryAgent):

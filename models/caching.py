@@ -19,6 +19,7 @@ from models.observations import ObservationBatch
 WORD = 8  # bytes
 SEED = 20220524
 SAMPLE = 256  # images that show whether windows repeat
+NEAR_BYTES = 2**18  # of images that are hashed at a time
 
 
 def to_float01(images: Tensor) -> Tensor:
@@ -39,6 +40,15 @@ def one_thread() -> Iterator[None]:
 
 def image_hashes(images: Tensor) -> Tensor:
     """Return two independent 64-bit hashes [B, 2] int64 of images [B, C, H, W] uint8."""
+    size = images[:1].numel()
+    if len(images) * size > NEAR_BYTES and not images.is_cuda:
+        # A dozen passes over numbers that stay in the processor's cache: two to four times as fast.
+        parts = images.split(max(1, NEAR_BYTES // size))
+        return torch.cat([_hashes(part) for part in parts])
+    return _hashes(images)
+
+
+def _hashes(images: Tensor) -> Tensor:
     # Words are multiplied and folded before the sum: each bit reaches the low bits of the hash.
     flat = images.reshape(len(images), -1)
     # Eight bytes at once: images of one batch have one size, so padding tells none apart.

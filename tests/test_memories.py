@@ -104,6 +104,27 @@ def test_acting_equals_unrolling_wherever_episodes_begin(kind, is_first, now, n_
     assert_same(acted, memory.unroll(x[first:], is_first[first:], stored_states[first])[n_known:])
 
 
+@every_kind
+def test_the_output_of_some_steps_is_that_of_all_with_its_gradients(kind):
+    memory, (x, is_first) = build(kind), stream()
+    stored_state = memory.stored_state(memory.initial(N_ENVS), is_first[0])
+    counts = [T - 3, 2, *[T] * (N_ENVS - 2)]  # of each sequence the last steps
+    steps = [(step, row) for row, count in enumerate(counts) for step in range(T - count, T)]
+    of, rows = torch.tensor(steps).T
+    places = of * N_ENVS + rows
+    x.requires_grad_()
+    outputs = (
+        memory.unroll_at(x, is_first, stored_state, places),
+        memory.unroll(x, is_first, stored_state)[of, rows],
+    )
+    assert_same(*outputs)
+    found, expected = (
+        torch.autograd.grad(output.square().sum(), [x, *memory.parameters()]) for output in outputs
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("n_steps", [0, MEM_LEN + 1])
 def test_a_refresh_from_more_steps_than_are_kept_is_refused(n_steps):
     memory, (x, is_first) = build("Gpt"), stream()

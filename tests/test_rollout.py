@@ -43,3 +43,14 @@ def test_a_rollout_that_no_memory_holds_is_refused(monkeypatch):
     check_rollout_fits(2, 10, (2, 2, 1), "cpu")
     with pytest.raises(UserError, match="the 2x2x1 images of 2 x 11 steps"):
         check_rollout_fits(2, 11, (2, 2, 1), "cpu")
+
+
+def test_the_past_reaches_back_to_the_first_step_of_the_oldest_running_episode():
+    rollout = numbered_rollout(n_steps=5, n_envs=2)
+    rollout.is_first[2, 0] = rollout.is_first[3, 1] = True
+    past = rollout.past_of_next(4)
+    assert past.is_first.tolist() == [[True, False], [False, True], [False, False]]
+    assert past.stored_state[:, 0, 0].tolist() == [2, 3, 4]
+    assert len(rollout.past_of_next(2).is_first) == 2
+    rollout.is_first[:] = False
+    assert len(rollout.past_of_next(4).is_first) == 4

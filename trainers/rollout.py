@@ -159,8 +159,12 @@ class Rollout:
             # A window may be longer than a rollout, and reach back into the one before.
             earlier = self.past.tensors()
             own = {name: torch.cat((earlier[name], kind)) for name, kind in own.items()}
-        # Copies: slices would keep the whole rollout in memory.
-        last = {name: kind[-n_context:].clone() for name, kind in own.items()}
+        last = {name: kind[-n_context:] for name, kind in own.items()}
+        window = ContextWindow.of(last, self.stored_state.device)
+        # No episode reaches further back than its first step. Copies: slices would keep the whole
+        # rollout in memory.
+        n_needed = int(window.context_len().max())
+        last = {name: kind[-n_needed:].clone() for name, kind in last.items()}
         return ContextWindow.of(last, self.stored_state.device)
 
     @property

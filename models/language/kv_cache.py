@@ -314,9 +314,10 @@ class KVCache(Memory):
         return [wrapped] if end == 0 else [wrapped, slice(0, end)]
 
 
-def split_heads(rows: Tensor, n_head: int, n_envs: int) -> Tensor:
+def split_heads(rows: Tensor, n_head: int, n_envs: int, n_parts: int = 3) -> Tensor:
     """Return rows [N*K, 3*H*d] as small matrices of queries, keys and values.  [3, H*N, K, d]"""
-    split = rows.view(n_envs, len(rows) // n_envs, 3, n_head, -1)  # [N, K, 3, H, d]
+    shape = n_parts, n_head, rows.shape[1] // n_parts // n_head
+    split = rows.view(n_envs, len(rows) // n_envs, *shape)  # [N, K, 3, H, d]
     return split.permute(2, 3, 0, 1, 4).flatten(1, 2)
 
 

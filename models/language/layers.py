@@ -108,16 +108,15 @@ class Linear(nn.Linear):
     """`torch.nn.Linear`, by oneDNN where that is faster: in large products of float32 on a CPU."""
 
     def forward(self, rows: Tensor) -> Tensor:
-        n_products = rows.numel() * self.out_features
-        is_plain = rows.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-        if (
-            rows.device.type != "cpu"
-            or n_products < LARGE_PRODUCT
-            or not is_plain
-            or not fast_dtypes()
-        ):
-            return super().forward(rows)
-        return LinearProduct.apply(rows, self.weight, self.bias)
+        return linear_product(rows, self.weight, self.bias)
+
+
+def linear_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    n_products = rows.numel() * len(weight)
+    is_plain = rows.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    if rows.device.type != "cpu" or n_products < LARGE_PRODUCT or not is_plain or not fast_dtypes():
+        return F.linear(rows, weight, bias)
+    return LinearProduct.apply(rows, weight, bias)
 
 
 class LinearProduct(torch.autograd.Function):

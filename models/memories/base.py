@@ -6,6 +6,7 @@ from typing import ClassVar, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from models.agent import Memory, TensorMemory
 from models.settings import HeadSettings, NetworkSettings
@@ -70,6 +71,14 @@ class TrainedMemory(nn.Module, ABC):
             is_first: Where an episode begins.  [T, B] bool
             stored_state: Stored with the first step of each sequence.  [B, ...]
         """
+
+    def unroll_at(self, x: Tensor, is_first: Tensor, stored_state: Tensor, rows: Tensor) -> Tensor:
+        """Return what `unroll` does of some rows [R] of its T*B, sequence by sequence.  [R, D]
+
+        The others are the `n_context` steps read again, and what stands behind a sequence's end.
+        `rows` lie on the CPU.
+        """
+        return F.embedding(rows.to(x.device), self.unroll(x, is_first, stored_state).flatten(0, 1))
 
     def read_episode(self, x: Tensor) -> Tensor:
         """Read the features of an episode, [T, 1, F], with gradients.  [T, D]"""

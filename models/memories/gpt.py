@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from models.agent import Memory
 from models.language.kv_cache import CacheView, KVCache, join_heads, ring_windows, split_heads
-from models.language.layers import Linear
+from models.language.layers import Linear, linear_product
 from models.memories.base import TrainedMemory, head_width
 from models.settings import GptSettings
 
@@ -46,7 +46,7 @@ class SequenceAttention:
     """Attention within sequences, all steps at once.
 
     Attributes:
-        visible: Which step, a row, sees which.  [N, T, T] bool
+        visible: Which step, a row, sees which.  [N, K, T] bool
         keys, values: Of all steps, once they were given.  [H*N, T, d]
     """
 
@@ -58,16 +58,49 @@ class SequenceAttention:
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         self.keys, self.values = keys, values
-        # One mask serves all heads, which lie one after another in the rows.
+        if not queries.numel():  # `refresh` wants keys and values alone
+            return queries
+        # One mask serves all heads, which lie one after another in the rows. It has four axes: with
+        # three PyTorch would take its slow way.
         by_head = (-1, len(self.visible))  # [H, N]
         found = F.scaled_dot_product_attention(
             queries.unflatten(0, by_head),
             keys.unflatten(0, by_head),
             values.unflatten(0, by_head),
-            attn_mask=self.visible,
+            attn_mask=self.visible[None],
             dropout_p=self.dropout,
         )
         return found.flatten(0, 1)
+
+
+class Asked(NamedTuple):
+    """R steps of N sequences whose output is asked for, sequence by sequence.
+
+    Attributes:
+        rows: Among all N*T steps.  [R] int64
+        steps: Their numbers in the sequences, in a table that ends with other ones.  [N, K] int64
+        padded: Which of the R stands where in that table.  [N*K] int64
+        places: Where each of the R stands.  [R] int64
+    """
+
+    rows: Tensor
+    steps: Tensor
+    padded: Tensor
+    places: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, n_sequences: int, n_steps: int, device: torch.device) -> "Asked":
+        # On the CPU: counts make shapes, for which the host would wait.
+        of, steps = rows // n_steps, rows % n_steps
+        counts = of.bincount(minlength=n_sequences)
+        n_most = int(counts.max())
+        here = torch.arange(len(rows))
+        places = of * n_most + here - (counts.cumsum(0) - counts)[of]
+        # Attention needs a table. Behind a sequence's last step any other step fills it.
+        padded = rows.new_zeros(n_sequences * n_most)
+        padded[places] = here
+        table = steps[padded].unflatten(0, (n_sequences, -1))
+        return cls(*(each.to(device) for each in (rows, table, padded, places)))
 
 
 class PreNormBlock(nn.Module):
@@ -91,15 +124,29 @@ class PreNormBlock(nn.Module):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
+    def forward(self, hidden: Tensor, attention: Attention, asked: "Asked | None" = None) -> Tensor:
+        """Map the steps [N, T, D] of N sequences to themselves, or to those asked for.  [R, D]"""
+        n_envs, width = len(hidden), hidden.shape[-1]
         rows = hidden.flatten(0, 1)
         # The norm stands before the layer, so that the residual path stays the identity.
-        matrices = split_heads(self.qkv(self.attention_norm(rows)), self.n_head, len(hidden))
-        found = join_heads(attention(*matrices), self.n_head)
+        normed = self.attention_norm(rows)
+        if asked is None:
+            matrices = split_heads(self.qkv(normed), self.n_head, n_envs).unbind()
+            return self._rest(rows, join_heads(attention(*matrices), self.n_head)).view_as(hidden)
+        # Of the other steps keys and values are seen, and nothing else: a sixth of the work.
+        weights, biases = (each.split((width, 2 * width)) for each in self.qkv.parameters())
+        queries = linear_product(F.embedding(asked.rows, normed), weights[0], biases[0])
+        matrices = (
+            *split_heads(F.embedding(asked.padded, queries), self.n_head, n_envs, 1),
+            *split_heads(linear_product(normed, weights[1], biases[1]), self.n_head, n_envs, 2),
+        )
+        found = F.embedding(asked.places, join_heads(attention(*matrices), self.n_head))
+        return self._rest(F.embedding(asked.rows, rows), found)
+
+    def _rest(self, rows: Tensor, found: Tensor) -> Tensor:
         rows = self.join(0, rows, self.dropout(self.out(found)))
         inner = F.gelu(self.inner(self.feed_forward_norm(rows)), approximate="tanh")
-        rows = self.join(1, rows, self.dropout(self.outer(inner)))
-        return rows.view_as(hidden)
+        return self.join(1, rows, self.dropout(self.outer(inner)))
 
     def join(self, index: int, rows: Tensor, found: Tensor) -> Tensor:
         """Return the input and the output of attention (0), or of the rest (1), as one."""
@@ -143,15 +190,16 @@ class GatedBlock(PreNormBlock):
         return self.gates[index](rows, F.relu(found))
 
 
-def visible_steps(ages: Tensor, n_past: int) -> Tensor:
+def visible_steps(ages: Tensor, n_past: int, steps: Tensor | None = None) -> Tensor:
     """Return a mask [N, T, T]: a row's step sees its episode, at most `n_past` steps back.
 
-    `ages` [N, T] counts the steps before each one in its episode.
+    `ages` [N, T] counts the steps before each one in its episode. Rows are all, or `steps` [N, K].
     """
-    steps = torch.arange(ages.shape[1], device=ages.device)
-    distances = steps[:, None] - steps  # [T, T]
+    every = torch.arange(ages.shape[1], device=ages.device)
+    distances = (every if steps is None else steps)[..., None] - every  # [T, T] or [N, K, T]
     # A step of age a has a earlier ones in its episode: further back lies another episode.
-    near = distances <= ages.clamp(max=n_past)[..., None]  # [N, T, T]
+    reach = ages if steps is None else ages.gather(1, steps)
+    near = distances <= reach.clamp(max=n_past)[..., None]  # [N, T, T] or [N, K, T]
     return near & (distances >= 0)
 
 
@@ -280,7 +328,13 @@ class Gpt(TrainedMemory):
         return cast(GptMemory, state).ages.masked_fill(is_first, 0)
 
     def unroll(self, x: Tensor, is_first: Tensor, stored_state: Tensor) -> Tensor:
-        return self._read(x, _ages(is_first, stored_state))[0]
+        return self._read(x, _ages(is_first, stored_state))[0].transpose(0, 1)
+
+    def unroll_at(self, x: Tensor, is_first: Tensor, stored_state: Tensor, rows: Tensor) -> Tensor:
+        n_steps, n_sequences = is_first.shape
+        turned = rows % n_sequences * n_steps + rows // n_sequences  # sequence by sequence
+        asked = Asked.of(turned, n_sequences, n_steps, x.device)
+        return self._read(x, _ages(is_first, stored_state), asked)[0]
 
     @torch.no_grad()
     def refresh(self, x: Tensor, is_first: Tensor, stored_state: Tensor, state: Memory) -> None:
@@ -288,7 +342,8 @@ class Gpt(TrainedMemory):
         if not 0 < n_steps <= self.n_context:
             raise ValueError(f"a memory of {self.n_context} steps refreshed from {n_steps}")
         ages = _ages(is_first, stored_state)
-        _, attentions = self._read(x, ages)
+        nothing = ages[0, :0]  # only keys and values are wanted
+        _, attentions = self._read(x, ages, Asked(nothing, ages[:, :0], nothing, nothing))
         after, n_slots = ages[:, -1] + 1, self.mem_len + 1
         cast(GptMemory, state).load_state_dict(
             {
@@ -321,19 +376,34 @@ class Gpt(TrainedMemory):
         attentions = [PastAttention(window, self._dropped) for window in windows]
         return self._through(x[:, None], ages[:, None], attentions)[:, 0], attentions
 
-    def _read(self, x: Tensor, ages: Tensor) -> tuple[Tensor, list[SequenceAttention]]:
-        """Return the output [T, B, D] of features [T, B, F], and the layers' attentions."""
+    def _read(
+        self, x: Tensor, ages: Tensor, asked: Asked | None = None
+    ) -> tuple[Tensor, list[SequenceAttention]]:
+        """Return the output of features [T, B, F], and the layers' attentions.
+
+        It is that of all steps [B, T, D], or of those asked for.  [R, D]
+        """
         visible = visible_steps(ages, self.mem_len)
         attentions = [SequenceAttention(visible, self._dropped) for _ in self.blocks]
-        return self._through(x.transpose(0, 1), ages, attentions).transpose(0, 1), attentions
+        if asked is not None:
+            attentions[-1].visible = visible_steps(ages, self.mem_len, asked.steps)
+        return self._through(x.transpose(0, 1), ages, attentions, asked), attentions
 
-    def _through(self, x: Tensor, ages: Tensor, attentions: Sequence[Attention]) -> Tensor:
+    def _through(
+        self,
+        x: Tensor,
+        ages: Tensor,
+        attentions: Sequence[Attention],
+        asked: Asked | None = None,
+    ) -> Tensor:
         """Map features [N, K, F] of steps with these ages [N, K] to the output.  [N, K, D]"""
         # Positions are added once, not in every layer: keys keep those of their own step.
         hidden = self.dropout(self.scale * self.enter(x) + self.positions(ages))
-        for block, attention in zip(self.blocks, attentions, strict=True):
-            hidden = block(hidden, attention)
-        return self.norm(hidden)
+        *lower, (last, attention) = zip(self.blocks, attentions, strict=True)
+        for block, below in lower:
+            hidden = block(hidden, below)
+        # A layer needs every step of the one below; of the last only the output is left.
+        return self.norm(last(hidden, attention, asked))
 
     @property
     def _dropped(self) -> float:
