@@ -1,7 +1,7 @@
 """Write what the documentation takes from the code: python -m tests.generate_docs [FOLDER].
 
 A block of a page, from `<!-- generated: NAME -->` to `<!-- end -->`, is replaced by the text of
-that name: settings, programs and registries, as the code declares them.
+that name: settings, programs, registries and suites, as the code declares them.
 """
 
 import argparse
@@ -10,20 +10,33 @@ import json
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 from unittest import mock
 
+import gymnasium
+import pytest
+from gymnasium import spaces
+
+from envs import SUITES, make_vector_env
+from envs.avalon import AvalonEnv
+from envs.household.simulator import HousekeepEnv
+from envs.psychlab import PsychlabEnv
+from envs.settings import AvalonSettings, SimulatorSettings
 from models import AGENTS, CONTINUOUS, DISCRETE, FROM_REPLAY, PUBLISHED
 from models.memories import NoMemory, Scan
 from models.memories.lstm import Recurrent
 from rewards import CURIOSITIES
 from rewards.suggesters import SUGGESTERS
+from tests import fake_housekeep
 from trainers.parts import LEARNERS
-from utils.errors import COMMANDS, ROOT
+from utils.errors import COMMANDS, ROOT, UserError
+from utils.given_settings import load_config
 from utils.settings import Registry, all_settings, settings_index
+from utils.user_modules import GIVEN
 
 DOCS = ROOT / "docs"
 RESULTS = DOCS / "results"
@@ -44,6 +57,57 @@ PROGRAMS = {  # what builds each program's parser, module:function
 OF_THE_MACHINE = ("threads",)  # options whose defaults differ between machines
 
 
+class About(NamedTuple):
+    """What the code does not know of a suite: its name, and its section on the page.
+
+    `example` is the environment whose spaces are shown; without it, the first one.
+    """
+
+    name: str
+    section: str
+    install: str = "–"
+    example: str = ""
+
+
+EXTRA = "extra `suites`"
+SIMULATORS = "../how-to/housekeep_and_psychlab.md"
+ABOUT = {  # by the first name in SUITES that leads to a suite
+    "MiniGrid-": About("MiniGrid", "minigrid-and-babyai", example="MiniGrid-MemoryS11-v0"),
+    "BabyAI-": About("BabyAI", "minigrid-and-babyai", example="BabyAI-GoToObj-v0"),
+    "MiniWorld-": About("MiniWorld", "miniworld", f"{EXTRA}, OpenGL", "MiniWorld-Sign-v0"),
+    "RandomMaze-v0": About("Random maze", "random-maze"),
+    "TMazePassive-v0": About("T-Maze", "memory-tasks"),
+    "VisualMatch-v0": About("Visual Match", "memory-tasks"),
+    "KeyToDoor-v0": About("Key-to-Door", "memory-tasks"),
+    "Housekeep-v0": About("Housekeep", "housekeep", f"[Habitat]({SIMULATORS}#housekeep)"),
+    "HousekeepText-v0": About("HousekeepText", "housekeep"),
+    "ContinuousRecognition-v0": About("Recognition", "continuous-recognition"),
+    "Crafter-v1": About("Crafter", "crafter", EXTRA),
+    "CrafterText-v0": About("CrafterText", "crafter", EXTRA),
+    "popgym-": About("POPGym", "popgym", EXTRA, "popgym-RepeatPreviousEasy-v0"),
+    "psychlab_": About(
+        "Psychlab",
+        "psychlab",
+        f"[DeepMind Lab]({SIMULATORS}#psychlab)",
+        "psychlab_continuous_recognition",
+    ),
+    "Avalon-": About(
+        "Avalon",
+        "avalon",
+        "[avalon-rl and its engine](../how-to/avalon.md#install)",
+        "Avalon-eat-v0",
+    ),
+    "caveflyer": About("Procgen", "procgen", "Qt 5 outside Linux on x86-64"),
+    "PendulumP-v0": About(
+        "Control",
+        "control-tasks-with-hidden-parts",
+        f"{EXTRA} for MuJoCo; `pybullet_envs_gymnasium` for Bullet",
+        "HopperP-v0",
+    ),
+}
+MOST_NAMED = 6  # environments of a suite that are all named
+
+
 class Caught(Exception):
     """Carries a parser out of the function that built it."""
 
@@ -54,7 +118,11 @@ def main() -> int:
     folder = parser.parse_args().folder
     for path in sorted(folder.rglob("*.md")):
         old = path.read_text()
-        new = with_blocks(old)
+        try:
+            new = with_blocks(old)
+        except UserError as error:  # an environment that cannot be made here
+            print(f"left as it is: {path}: {error}", file=sys.stderr)
+            continue
         if new != old:
             path.write_text(new)
             print(f"written: {path}")
@@ -161,6 +229,87 @@ def options(parser: argparse.ArgumentParser) -> str:
     return table(("argument", "default", "meaning"), rows)
 
 
+def environments() -> str:
+    """Return the suites, one row each, and what their environments show and take."""
+    suites: dict[str, list[str]] = {}  # the names that lead to each
+    for name, place in SUITES.items():
+        if name != GIVEN:
+            suites.setdefault(name if is_beginning(name) else place, []).append(name)
+    groups = {names[0]: names for names in suites.values()}
+    if different := groups.keys() ^ ABOUT.keys():
+        sys.exit(
+            f"ABOUT of tests/generate_docs.py and SUITES differ in: {', '.join(sorted(different))}"
+        )
+    return table(
+        ("suite", "`env`", "observation", "actions", "install"), map(suite, groups.values())
+    )
+
+
+def suite(names: list[str]) -> list[str]:
+    """Return the row of a suite, given the names, or the beginning of names, that lead to it."""
+    first, about = names[0], ABOUT[names[0]]
+    example = about.example or first
+    shown, actions = spaces_of(example)
+    if is_beginning(first):
+        known = pkgutil.resolve_name(SUITES[first])().names()
+        names = [name for name in known if name.startswith(first)]
+    ids = " ".join(map(code, names))
+    if len(names) > MOST_NAMED:
+        pattern = f"{code(f'{first}*')}, " if is_beginning(first) else ""
+        ids = f"{pattern}{len(names)} such as {code(example)}"
+    link = f"[{about.name}](#{about.section})"
+    return [link, ids, observation_text(shown), action_text(actions), about.install]
+
+
+def is_beginning(name: str) -> bool:
+    return name.endswith(("-", "_"))
+
+
+def spaces_of(name: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """Return observation and action space of an environment; UserError: it cannot be made here."""
+    if name in WITHOUT_SIMULATOR:
+        single = WITHOUT_SIMULATOR[name]()
+        return single.observation_space, single.action_space
+    made = make_vector_env(load_config(values={"env": name, "n_envs": 1}), 0)
+    made.close()
+    return made.single_observation_space, made.single_action_space
+
+
+def housekeep() -> gymnasium.Env:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        fake_housekeep.install(patch, Path(folder))
+        return HousekeepEnv(SimulatorSettings(housekeep_folder=folder))
+
+
+# Their environments say what they show before a simulator is opened; Housekeep's opens a stand-in.
+WITHOUT_SIMULATOR: dict[str, Callable[[], gymnasium.Env]] = {
+    "psychlab_continuous_recognition": PsychlabEnv,
+    "Avalon-eat-v0": lambda: AvalonEnv(AvalonSettings(), []),
+    "Housekeep-v0": housekeep,
+}
+
+
+def observation_text(space: spaces.Space[Any]) -> str:
+    images, n_numbers, n_sentences = [], 0, 0
+    for part in space.values() if isinstance(space, spaces.Dict) else [space]:
+        shape = part.shape or ()
+        if isinstance(part, spaces.Text):
+            n_sentences += 1
+        elif len(shape) > 1:
+            images.append("x".join(map(str, shape)))
+        else:
+            n_numbers += spaces.flatdim(part)
+    counts = {"number": n_numbers, "sentence": n_sentences}
+    told = [f"{n} {kind}{'s' * (n > 1)}" for kind, n in counts.items() if n]
+    return " and ".join([*images, *told])
+
+
+def action_text(space: spaces.Space[Any]) -> str:
+    if isinstance(space, spaces.Discrete):
+        return str(space.n)
+    return f"{spaces.flatdim(space)} continuous"
+
+
 def learners() -> str:
     rows = []
     for name in LEARNERS.places:
@@ -226,6 +375,7 @@ def escaped(text: str) -> str:
 BLOCKS = {
     "settings": settings,
     "command line": command_line,
+    "environments in code": environments,
     "learners in code": learners,
     "models in code": models,
     "curiosity in code": lambda: parts(CURIOSITIES),
