@@ -41,6 +41,7 @@ FIRST_ENV = "first_env"
 # Every process imports the program's main module, and with it these.
 SHARED_MODULES = ["torch", "gymnasium"]
 SECONDS_TO_DIE = 0.1
+PARTED = (list, tuple, np.ndarray)
 MAKE_ANEW = ". Let the function make a new one in every call, such as lambda: MyEnv()"
 
 ResetOptions = dict[str, Any]  # by the names that an environment gives them
@@ -58,16 +59,16 @@ Running = tuple[int, int, int, int, Options]
 
 
 def checksum(shown: object, so_far: int = 0) -> int:
+    # An array of objects holds their addresses: what they are is in the parts.
+    if isinstance(shown, np.ndarray) and shown.dtype.kind != "O":
+        # A CRC, not a cryptographic hash: it is taken of every step, and nobody attacks it.
+        return zlib.crc32(np.ascontiguousarray(shown).data, so_far)
     if isinstance(shown, dict):
         shown = list(shown.items())
-    # An array of objects holds their addresses: what they are is in the parts.
-    if isinstance(shown, list | tuple) or (isinstance(shown, np.ndarray) and shown.dtype == object):
+    if isinstance(shown, PARTED):
         for part in shown:
             so_far = checksum(part, so_far)
         return so_far
-    if isinstance(shown, np.ndarray):
-        # A CRC, not a cryptographic hash: it is taken of every step, and nobody attacks it.
-        return zlib.crc32(np.ascontiguousarray(shown).data, so_far)
     # Texts and numbers: `str` of a float holds all its digits.
     return zlib.crc32(str(shown).encode(), so_far)
 
@@ -123,7 +124,7 @@ class SeededEnv(gymnasium.Wrapper):
         except BaseException as error:  # whatever its author did
             raise self._fault(error) from error
         # Of all steps, not of the last alone: different ways may lead to one picture.
-        self._checksum = checksum((shown, reward), self._checksum)
+        self._checksum = checksum(reward, checksum(shown, self._checksum))
         return shown, reward, terminated, truncated, info
 
     def choose_options(self, choose: "ChooseOptions") -> None:

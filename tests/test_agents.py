@@ -5,6 +5,7 @@ import torch
 
 from envs import make_vector_env
 from models import build_agent
+from models.agent import sample_actions
 from models.baselines import LstmAgent
 from models.caching import to_float01
 from models.helm import attention_by_step
@@ -217,3 +218,13 @@ def test_what_an_agent_of_the_users_calls_language_is_no_frozen_memory():
     assert agent.frozen_memory is None
     step = agent.act(seen, memory, advance=False)
     assert (agent.metrics(), agent.explain(step), agent.inspect(seen, memory, step)) == ({}, {}, {})
+
+
+def test_actions_are_drawn_as_torch_multinomial_draws_them():
+    probabilities = torch.rand(16, 7, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    torch.manual_seed(1)
+    expected = [torch.multinomial(probabilities, 1).squeeze(-1) for _ in range(20)]
+    torch.manual_seed(1)
+    assert torch.equal(
+        torch.stack([sample_actions(probabilities) for _ in range(20)]), torch.stack(expected)
+    )

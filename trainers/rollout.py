@@ -255,17 +255,22 @@ class Rollout:
 
     def batch(self, samples: Tensor) -> Batch:
         """Return a batch of samples, numbers [B]."""
-        n, t = samples // self.n_steps, samples % self.n_steps
+        rows = samples % self.n_steps * self.n_envs + samples // self.n_steps  # among T*N
+
+        def picked(kind: Tensor) -> Tensor:
+            # Of one axis: half the time of picking from two.
+            return kind.flatten(0, 1).index_select(0, rows)
+
         masks = self.observations.action_masks
         return Batch(
-            observations=self._batch_of_all.select((self.n_past + t) * self.n_envs + n),
-            actions=self.actions[t, n],
-            log_probs=self.log_probs[t, n],
-            values=self.values[t, n],
-            advantages=self.advantages[t, n],
-            returns=self.returns[t, n],
-            stored_state=self.stored_state[t, n],
-            action_masks=None if masks is None else masks[t, n],
+            observations=self._batch_of_all.select(self.n_past * self.n_envs + rows),
+            actions=picked(self.actions),
+            log_probs=picked(self.log_probs),
+            values=picked(self.values),
+            advantages=picked(self.advantages),
+            returns=picked(self.returns),
+            stored_state=picked(self.stored_state),
+            action_masks=None if masks is None else picked(masks),
         )
 
 
