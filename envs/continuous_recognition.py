@@ -1,16 +1,9 @@
 """ContinuousRecognition-v0: a stream of pictures; is this one new or was it shown before?
 
 Our own light version of Psychlab's continuous recognition task (Leibo et al. 2018,
-arXiv:1801.08116), for machines without DeepMind Lab. In common: there is no separate
-study phase; the first picture is new, every other is new with probability one half, else drawn
-uniformly from all pictures shown so far in the episode, so lags vary from 1 to the whole episode;
-a right answer is worth 1, a wrong one 0.
-
-Different: one step is one picture and the action is the answer itself, so there is no screen to
-look around on, no fixation cross, no buttons, no feedback colours and no clock. An episode has 50
-pictures (Psychlab: up to 60, in 180 seconds). The pictures are drawn objects with a name such as
-"striped blue star", or the images of a folder (`config.recognition_stimuli`); Psychlab's are
-photographs. Scores of the two are not comparable.
+arXiv:1801.08116), for machines without DeepMind Lab: one step is one of 50 pictures, and the action
+is the answer itself, worth 1 or 0. The first picture is new, every other with probability one half,
+else drawn uniformly from all that the episode has shown. Scores of the two are not comparable.
 """
 
 import os

@@ -5,12 +5,8 @@ is built from its sources; docs/how-to/housekeep_and_psychlab.md says how, and h
 the pictures.
 
 As in the original implementation of HELM, the Lab counts thirty frames a second, an action is held
-for four of them, and an agent has the first eleven of the fifteen published actions: it cannot run
-while it turns right or by 60, nor fire; looking left and right, which answers the task, it can. Two
-things are not as there. Its trained encoder had other kernels for this task, see
-`models.encoders.SmallImpalaCNN`. Its SHELM took an image [80, 80, 3] for one of [3, 80, 80] without
-moving the colours to the front, and its HELM averaged over rows instead of colours; here every
-agent sees the picture.
+for four of them, and an agent has the first eleven of the fifteen published actions. Its SHELM and
+HELM took an image [80, 80, 3] for one of [3, 80, 80]; here every agent sees the picture.
 """
 
 from types import ModuleType

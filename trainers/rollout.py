@@ -100,8 +100,7 @@ class Rollout:
     Attributes:
         observations: [T, N, ...] of each kind
         n_stored: Steps stored so far.
-        following: The observations after each step, also where that ended the episode.
-            [T, N, ...] of each kind
+        following: Those after each step, also where that ended the episode.
         stored_states_at_ends: `Step.stored_state` of those where an episode or the rollout ends,
             for a reward that reads a frozen memory.  [T, N, ...]
         beyond: Value of the rest of an episode that a time limit has cut off.  [T, N]

@@ -1,17 +1,14 @@
 """Crafter-v1: the unmodified game of Hafner (2022, arXiv:2109.06780), a world to survive in.
 
-A map of 64 x 64 cells with wood, stone, ores, animals and monsters. The player sees 9 x 7 cells of
-it and its items, and can unlock 22 achievements, from collecting wood to finding a diamond. The
-first of each in an episode pays 1; a tenth of every health point lost is taken, and paid where
-it comes back. An episode ends with the player's death or after 10,000 steps.
+The player sees 9 x 7 of 64 x 64 cells and its items, and can unlock 22 achievements. The first of
+each in an episode pays 1; a tenth of every health point lost is taken, and paid where it comes
+back. An episode ends with the player's death or after 10,000 steps.
 
 The worlds are those of the package `crafter` 1.8.3; docs/reference/environments.md lists the
 differences.
 
-CrafterText-v0 is Crafter with phrases as actions and with sentences. Du et al. (2023,
-arXiv:2302.06692) ask a language model for the next goals, so that their Crafter tells the player's
-view, items and needs, and calls its actions by a verb and a noun: 139 of them, of which 29 can ever
-have an effect. Every step that unlocks an achievement pays 1.
+CrafterText-v0 is that of Du et al. (2023, arXiv:2302.06692): it tells the player's view, items and
+needs, and has 139 actions of a verb and a noun. Every step that unlocks an achievement pays 1.
 """
 
 from gymnasium.vector import VectorEnv

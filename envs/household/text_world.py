@@ -4,10 +4,9 @@ A light symbolic world of our own, after the task of Housekeep (Kant et al. 2022
 as Du et al. (2023, arXiv:2302.06692) use it: things lie where they do not belong, and nobody says
 where they do. Scores are not comparable: docs/reference/environments.md has the differences.
 
-An agent stands at a receptacle of a room. It goes to the next one, or to the first one of the next
-room; sees the things where it stands, and after looking around those of the whole room; turns
-from one thing to the next; picks one up and places it. With n_t the number of things where they
-belong, none of them held,
+An agent stands at a receptacle of a room. It goes on to the next, looks around, turns from one
+thing to another, picks one up and places it. With n_t the number of things where they belong, none
+of them held,
 
     r_t = n_t - n_{t-1}
 

@@ -74,19 +74,12 @@ class SequenceAttention:
 
 
 class Asked(NamedTuple):
-    """R steps of N sequences whose output is asked for, sequence by sequence.
+    """R steps of N sequences whose output is asked for, sequence by sequence; all int64."""
 
-    Attributes:
-        rows: Among all N*T steps.  [R] int64
-        steps: Their numbers in the sequences, in a table that ends with other ones.  [N, K] int64
-        padded: Which of the R stands where in that table.  [N*K] int64
-        places: Where each of the R stands.  [R] int64
-    """
-
-    rows: Tensor
-    steps: Tensor
-    padded: Tensor
-    places: Tensor
+    rows: Tensor  # among all N*T steps  [R]
+    steps: Tensor  # their numbers in the sequences, as a table that others fill up  [N, K]
+    padded: Tensor  # which of the R stands where in that table  [N*K]
+    places: Tensor  # where each of the R stands there  [R]
 
     @classmethod
     def of(cls, rows: Tensor, n_sequences: int, n_steps: int, device: torch.device) -> "Asked":
