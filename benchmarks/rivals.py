@@ -108,13 +108,19 @@ class Sb3Environments(VecEnv):
         return cast(Tensor, self._reader(observations).vectors).numpy()
 
 
-def rival(name: str, config: PpoSettings, env: Environments) -> PPO | RecurrentPPO:
-    """Return PPO, RecurrentPPO or RecurrentPPO-default; UserError if it cannot see observations."""
-    torch.manual_seed(config.seed)
+def readable(name: str, config: PpoSettings, env: Environments) -> ObservationPreprocessor:
+    """Return the reader of the observations; UserError if a rival cannot see them."""
     space = env.single_observation_space
     reader = ObservationPreprocessor(space)
     if isinstance(space, spaces.Dict) and (reader.image_shape or reader.n_texts):
         raise UserError(f"{name} sees an image or numbers here, and {config.env} shows {space}")
+    return reader
+
+
+def rival(name: str, config: PpoSettings, env: Environments) -> PPO | RecurrentPPO:
+    """Return PPO, RecurrentPPO or RecurrentPPO-default; UserError if it cannot see observations."""
+    torch.manual_seed(config.seed)
+    reader = readable(name, config, env)
     n_samples = config.n_envs * config.n_rollout_steps
     widths: dict[str, Any] = {"lstm_hidden_size": WIDTH}
     batch_size, own = {

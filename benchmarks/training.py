@@ -4,8 +4,9 @@ Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N]
 
 Each agent trains by the program's own trainer with the default settings on KeyCorridor, in a
 process of its own. stable-baselines3's learners, PPO beside CNN-PPO and sb3-contrib's RecurrentPPO
-in two variants beside Impala-PPO, are not profiled. On a GPU every part waits for the device, so
-that its time is its own: steps per second are then lower than with --no-shares.
+in two variants beside Impala-PPO, are not profiled, nor is TorchRL's beside Impala-PPO. On a GPU
+every part waits for the device, so that its time is its own: steps per second are then lower than
+with --no-shares.
 """
 
 import importlib.util
@@ -42,14 +43,21 @@ from trainers.ranks import Ranks
 from trainers.settings import PpoSettings, RunSettings
 from trainers.train import Run
 from utils.command_line import Parser, run_program, whole_number
+from utils.environments import Environments
 from utils.errors import UserError
 from utils.given_settings import load_config
 from utils.run_folder import DESCRIPTION, write_json
 
 MOST_STEPS = 10**9
 PUBLISHED_SIZE = "HELM+Transformer-XL"  # HELM on a random model of the published size
-# Learners of stable-baselines3, and the agent that each is run beside.
-RIVALS = {"PPO": "CNN-PPO", "RecurrentPPO": "Impala-PPO", "RecurrentPPO-default": "Impala-PPO"}
+TORCHRL = "TorchRL-LSTM"
+# Learners of stable-baselines3 and of TorchRL, and the agent that each is run beside.
+RIVALS = {
+    "PPO": "CNN-PPO",
+    "RecurrentPPO": "Impala-PPO",
+    "RecurrentPPO-default": "Impala-PPO",
+    TORCHRL: "Impala-PPO",
+}
 # CNN and LSTM go by their published names here.
 NAMES = (*PUBLISHED, *(name for name in AGENTS.places if name not in ("CNN", "LSTM")))
 
@@ -187,14 +195,23 @@ def rate_after(moments: Sequence[tuple[float, float]], warm_up: int) -> float | 
 
 
 def trained_rival(name: str, settings: Sequence[str], warm_up: int) -> TrainingSpeed:
-    if importlib.util.find_spec("sb3_contrib") is None:
-        raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
-    from benchmarks.rivals import rival
+    # TorchRL's has the encoder of stable-baselines3's.
+    for package in ("sb3-contrib", "torchrl") if name == TORCHRL else ("sb3-contrib",):
+        if importlib.util.find_spec(package.replace("-", "_")) is None:
+            raise UserError(f"{package} is not installed. Run: pip install {package}")
+    build: Callable[[str, PpoSettings, Environments], Any]
+    if name == TORCHRL:
+        from benchmarks.torchrl_rival import TorchRlPpo
 
+        build = TorchRlPpo
+    else:
+        from benchmarks.rivals import rival
+
+        build = rival
     config = load_config(None, settings).part(PpoSettings)
     torch.set_num_threads(number_of_threads(config.threads))
     with open_env(config, config.seed) as env:
-        model = rival(name, config, env)
+        model = build(name, config, env)
         moments: list[tuple[int, float]] = []
         begun = time.perf_counter()
 

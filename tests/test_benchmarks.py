@@ -2,7 +2,9 @@
 
 import json
 import math
+import sys
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -93,8 +95,20 @@ def test_an_agent_is_trained_and_its_time_accounted_for(name, in_this_process):
     assert {"environments", "update: backward", "rest"} <= run.shares.keys()
 
 
-@pytest.mark.parametrize("name", training.RIVALS)
+INSTALLED = [name for name in training.RIVALS if name != training.TORCHRL or find_spec("torchrl")]
+
+
+@pytest.mark.parametrize("name", INSTALLED)
 def test_a_rival_trains_on_the_same_environments(name, in_this_process):
     env = "popgym-AutoencodeEasy-v0" if name == "PPO" else "RandomMaze-v0"
     run = training.measured(name, [f"env={env}", *SHORT], 16)
     assert run.rate > 0
+
+
+def test_a_rival_that_is_not_installed_is_skipped_in_one_line(in_this_process, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchrl", None)
+    options = ["--agents", training.TORCHRL, "--steps", "16", "--var", "env=CartPole-v1"]
+    assert training.main(options) == 0
+    (line,) = (row for row in capsys.readouterr().out.splitlines() if training.TORCHRL in row)
+    assert "torchrl is not installed" in line
+    assert "pip install torchrl" in line
