@@ -3,10 +3,8 @@
 Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N] [--var KEY=VALUE]
 
 Each agent trains by the program's own trainer with the default settings on KeyCorridor, in a
-process of its own. stable-baselines3's learners, PPO beside CNN-PPO and sb3-contrib's RecurrentPPO
-in two variants beside Impala-PPO, are not profiled, nor is TorchRL's beside Impala-PPO. On a GPU
-every part waits for the device, so that its time is its own: steps per second are then lower than
-with --no-shares.
+process of its own. Learners of other libraries are not profiled. On a GPU every part waits for the
+device, so that its time is its own: steps per second are then lower than with --no-shares.
 """
 
 import importlib.util
