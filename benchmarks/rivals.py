@@ -1,8 +1,7 @@
 """stable-baselines3 on our environments, beside which agents without language are measured.
 
-Encoder, widths of LSTM and heads, rollouts and epochs are the same. RecurrentPPO has two variants:
-one LSTM for both heads and minibatches of half a rollout, about the size of our sequences; or the
-defaults of sb3-contrib, an LSTM for each head and minibatches of 128.
+Encoder, widths, rollouts and epochs are the same. RecurrentPPO has one LSTM for both heads and
+minibatches of half a rollout, or an LSTM for each head and minibatches of 128, its defaults.
 """
 
 from typing import Any, cast

@@ -1,7 +1,6 @@
 """TorchRL's recurrent PPO on our environments, joined as its guide to recurrent states joins it.
 
-Widths, rollouts, epochs and the weights of the losses are ours. One LSTM serves both heads; a
-minibatch is the rollout of half the environments, as long as RecurrentPPO's.
+Widths, rollouts, epochs and losses' weights are ours; a minibatch is half the environments' rollout.
 """
 
 from collections.abc import Callable
