@@ -1,6 +1,6 @@
 """TorchRL's recurrent PPO on our environments, joined as its guide to recurrent states joins it.
 
-Widths, rollouts, epochs and losses' weights are ours; a minibatch is half the environments' rollout.
+Widths, rollouts, epochs, losses' weights are ours; a minibatch is half the environments' rollout.
 """
 
 from collections.abc import Callable
