@@ -31,15 +31,13 @@ from trainers.settings import PpoSettings
 from utils.environments import Environments
 from utils.errors import UserError
 
-LOSSES = ("loss_objective", "loss_critic", "loss_entropy")
-
 
 class TorchRlEnvironments(EnvBase):
     """Our vector environments, which reset themselves, under the interface of TorchRL."""
 
     def __init__(self, env: Environments) -> None:
         n_envs = env.num_envs
-        super().__init__(batch_size=[n_envs])
+        super().__init__(device="cpu", batch_size=[n_envs])
         self.env, self.reader = env, ObservationPreprocessor(env.single_observation_space)
         shape, dtype = self.reader.image_shape, torch.uint8
         if shape is None:
@@ -66,9 +64,9 @@ class TorchRlEnvironments(EnvBase):
         if ended.any():
             shown = self.begun.clone()
             shown[torch.as_tensor(ended)] = self._shown(stacked(info["final_obs"][ended]))
-        paid = {"reward": rewards.astype(np.float32)}
-        ends = {"done": ended, "terminated": terminated}
-        columns = {name: torch.tensor(each)[:, None] for name, each in (paid | ends).items()}
+        paid = rewards.astype(np.float32)
+        told = {"reward": paid, "done": ended, "terminated": terminated}
+        columns = {name: torch.tensor(each)[:, None] for name, each in told.items()}
         return TensorDict({"observation": shown, **columns}, self.batch_size)
 
     def _shown(self, observations: Any) -> Tensor:
@@ -101,22 +99,20 @@ class TorchRlPpo:
         logits = TensorDictModule(
             mlp(WIDTH, 128, n_actions), in_keys=["memory"], out_keys=["logits"]
         )
-        values = ValueOperator(mlp(WIDTH, 512, 1), in_keys=["memory"])
+        values = ValueOperator(mlp(WIDTH, 512, 1), in_keys=["memory"]).to(device)
         actor = ProbabilisticActor(
             TensorDictSequential(memory, logits),
             in_keys=["logits"],
             distribution_class=Categorical,
             return_log_prob=True,
         ).to(device)
-        critic = TensorDictSequential(memory, values).to(device)
         self.config, self.num_timesteps = config, 0
-        n_samples = config.n_envs * config.n_rollout_steps
         environments = TorchRlEnvironments(env)
         environments.set_seed(config.seed)
         self.collector = Collector(
             environments,
             actor,
-            frames_per_batch=n_samples,
+            frames_per_batch=config.n_envs * config.n_rollout_steps,
             policy_device=device,
             storing_device=device,
             auto_register_policy_transforms=True,
@@ -124,8 +120,8 @@ class TorchRlPpo:
         self.advantages = GAE(
             gamma=config.gamma,
             lmbda=config.gae_lambda,
-            value_network=critic,
-            deactivate_vmap=True,
+            value_network=TensorDictSequential(memory, values),
+            deactivate_vmap=True,  # an LSTM cannot be mapped over
             device=device,
         )
         # The values are of what the actor's LSTM, run just before, has put out.
@@ -159,7 +155,8 @@ class TorchRlPpo:
         for _ in range(config.n_epochs):
             for rows in torch.randperm(config.n_envs).split(max(1, config.n_envs // 2)):
                 losses = self.loss(rollout[rows])
+                loss = losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]
                 self.optimizer.zero_grad()
-                sum(losses[name] for name in LOSSES).backward()
+                loss.backward()
                 nn.utils.clip_grad_norm_(self.loss.parameters(), config.max_grad_norm)
                 self.optimizer.step()
