@@ -1,5 +1,6 @@
 """The baselines of HELM: an encoder with a trained memory or none."""
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,6 +34,8 @@ from models.observations import AgentInput, ObservationBatch, ObservationPreproc
 from models.settings import EncoderSettings
 from utils.settings import Part
 
+MOST_GROUPS = 4  # of sequences of like length
+STEP_COST = 16  # of another step of any sequences, as many rows
 # Features of an agent without a memory.
 N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES = 1024, 128
 
@@ -114,22 +117,54 @@ class MemoryAgent(ActorCriticAgent):
         if batch.lengths is None or batch.context_len is None:
             raise ValueError("a memory learns from whole sequences, the batch has single steps")
         lengths = batch.context_len + batch.lengths  # [S], summing to B'
-        device, n_sequences = features.device, len(lengths)
-        firsts = lengths.cumsum(0) - lengths
-        sequence_of = torch.arange(n_sequences).repeat_interleave(lengths)
+        device, firsts = features.device, lengths.cumsum(0) - lengths
+        sequence_of = torch.arange(len(lengths)).repeat_interleave(lengths)  # [B']
         step_of = torch.arange(len(sequence_of)) - firsts[sequence_of]
-        place_of = step_of * n_sequences + sequence_of  # [B'], among T*S
-        # Rows behind a sequence's end are read by the memory and dropped: quicker than packed
-        # sequences, whose steps differ in size.
-        shown = place_of.new_zeros(int(lengths.max()), n_sequences)
-        shown.view(-1)[place_of] = torch.arange(len(place_of))
-        no_starts = torch.zeros(shown.shape, dtype=torch.bool)  # sequences are cut at those
-        # Stored with the first row of each sequence.
-        stored_state = batch.stored_state[firsts.to(device)]
-        features = F.embedding(shown.to(device), features)  # [T, S, F]
         # Steps that are only read again are not learned from.
-        own = step_of >= batch.context_len[sequence_of]
-        return self.memory.unroll_at(features, no_starts, stored_state, place_of[own])
+        is_own = step_of >= batch.context_len[sequence_of]
+        stored_state = batch.stored_state[firsts.to(device)]  # of the first row of each sequence
+        group_of = groups_of_like_length(lengths) if device.type == "cpu" else lengths * 0
+        outputs, rows = [], []
+        for group in group_of.unique():
+            chosen = group_of == group
+            n_sequences = int(chosen.sum())
+            row = chosen[sequence_of].nonzero().squeeze(-1)  # [R], among B'
+            number_of = (chosen.cumsum(0) - 1)[sequence_of[row]]
+            place_of = step_of[row] * n_sequences + number_of  # among T*S
+            # Rows behind a sequence's end are read by the memory and dropped: quicker than packed
+            # sequences, whose steps differ in size.
+            shown = row.new_zeros(int(lengths[chosen].max()), n_sequences)
+            shown.view(-1)[place_of] = row
+            no_starts = torch.zeros(shown.shape, dtype=torch.bool)  # sequences are cut at those
+            own = is_own[row]
+            outputs.append(
+                self.memory.unroll_at(
+                    F.embedding(shown.to(device), features),  # [T, S, F]
+                    no_starts,
+                    stored_state[chosen.to(device)],
+                    place_of[own],
+                )
+            )
+            rows.append(row[own])
+        if len(outputs) == 1:
+            return outputs[0]
+        return F.embedding(torch.cat(rows).argsort().to(device), torch.cat(outputs))
+
+
+def groups_of_like_length(lengths: Tensor) -> Tensor:
+    """Return the group of each sequence; those of a group are read together.  [S] int64"""
+    # Padding costs as much as steps do: a short sequence beside a long one is mostly padding.
+    halvings = torch.log2(lengths.max() / lengths).long()  # 0: longer than half the longest
+    best, least = lengths * 0, math.inf
+    for most in range(MOST_GROUPS):
+        group_of = halvings.clamp(max=most)
+        cost = sum(
+            int(lengths[group_of == group].max()) * (int((group_of == group).sum()) + STEP_COST)
+            for group in group_of.unique()
+        )
+        if cost < least:
+            best, least = group_of, cost
+    return best
 
 
 class CnnAgent(MemoryAgent):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from envs import make_vector_env
-from models import build_agent
+from models import baselines, build_agent
 from models.agent import sample_actions
 from models.baselines import LstmAgent
 from models.caching import to_float01
@@ -183,6 +183,18 @@ def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
 
 
 @pytest.mark.quick("GPT")
+@pytest.mark.parametrize("name", ["LSTM", "MinGRU", "GPT"])
+def test_sequences_of_unlike_length_are_read_in_groups(name, monkeypatch):
+    monkeypatch.setattr(baselines, "STEP_COST", 0)  # so that any padding is worth a group
+    groups = baselines.groups_of_like_length
+    assert groups(torch.tensor([8, 1, 5, 4, 3])).tolist() == [0, 2, 0, 1, 1]
+    assert groups(torch.tensor([7, 7, 5])).tolist() == [0, 0, 0]
+    config, agent = build(name, n_envs=4, n_rollout_steps=16)
+    collector = collecting(config, agent, CountingEnv([1, 50, 16, 5]))
+    for _ in range(2):
+        agents.assert_learned_as_acted(agent, collect_rollout(collector))
+
+
 @pytest.mark.parametrize("name", ["CNN", "LSTM", "GPT", "HELM"])
 def test_masks_and_last_steps_are_learned_from_as_they_were_acted_on(name):
     tiny = tiny_settings(name) | {"env": "tests.any_envs:Masked-v0", "n_rollout_steps": 8}

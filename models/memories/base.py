@@ -75,8 +75,7 @@ class TrainedMemory(nn.Module, ABC):
     def unroll_at(self, x: Tensor, is_first: Tensor, stored_state: Tensor, rows: Tensor) -> Tensor:
         """Return what `unroll` does of some rows [R] of its T*B, sequence by sequence.  [R, D]
 
-        The others are the `n_context` steps read again, and what stands behind a sequence's end.
-        `rows` lie on the CPU.
+        The others were read before, or stand behind a sequence's end. `rows` lie on the CPU.
         """
         return F.embedding(rows.to(x.device), self.unroll(x, is_first, stored_state).flatten(0, 1))
 
