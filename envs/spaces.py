@@ -108,7 +108,6 @@ class Converted(gymnasium.Wrapper):
         self._check = checker(shown_space, self._name)
         self.observation_space, self._observed = adapt_observation_space(shown_space)
         _check_mask_space(self.observation_space, self.action_space)
-        self._shows_mask = ACTION_MASK in _parts_of(self.observation_space)
         actions = env.action_space
         if isinstance(actions, spaces.MultiDiscrete):
             numbers = (self._action(action).ravel() for action in range(int(actions.nvec.prod())))
@@ -151,8 +150,7 @@ class Converted(gymnasium.Wrapper):
             mask = info.get(ACTION_MASK) if isinstance(info, dict) else None
             observation = _with_mask(self.env.observation_space, observation, mask)
         self._check(observation, where)
-        shown = self._observed(own(observation))
-        return _some_allowed(shown, where, is_over) if self._shows_mask else shown
+        return _some_allowed(self._observed(own(observation)), where, is_over)
 
     def render(self) -> np.ndarray:
         """Return a picture of the whole environment, made smaller where it is large.  [H, W, 3]"""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
-from utils.cuda_graphs import Recordable
+from utils.cuda_graphs import Recordable, is_recorded
 from utils.environments import Observation
 from utils.errors import RunError
 from utils.settings import Part
@@ -416,8 +416,7 @@ def allowed(scores: Tensor, action_masks: Tensor | None) -> Tensor:
 
 def sample_actions(probabilities: Tensor) -> Tensor:
     """Sample an action for each row of probabilities [N, A]; RunError if one is not finite.  [N]"""
-    # On a GPU the host would wait for the look; there the update tells it.
-    if probabilities.device.type == "cpu" and not math.isfinite(probabilities.sum()):
+    if not is_recorded(probabilities) and not math.isfinite(probabilities.sum()):
         raise RunError(NO_ACTION)
     # The numbers of torch.multinomial, which takes three times as long to look for mistakes.
     return (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)

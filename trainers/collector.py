@@ -13,7 +13,7 @@ from models.observations import AgentInput, Moments, Observations
 from trainers.evaluation import FinishedEpisode
 from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks
-from utils.environments import Environments, Info, Observation, State
+from utils.environments import Environments, Info, State
 from utils.saved_state import check_like
 
 EPISODES_AVERAGED = 100
@@ -61,7 +61,7 @@ class Collector:
         if self.scaling is not None:
             self.scaling.begin()
         agent = self.learner.agent
-        self.percept = AgentInput.first(self._read(observations), agent.reader.action_shape)
+        self.percept = AgentInput.first(agent.read(observations), agent.reader.action_shape)
         self._memory = agent.initial_memory(self.env.num_envs)
 
     def step(self) -> Transition:
@@ -77,7 +77,7 @@ class Collector:
         if self.scaling is not None:
             # Before the learner sees the step, so that its reward counts for its own scaling.
             self.scaling.update(paid, ended)
-        shown = self._read(observations)
+        shown = self.learner.agent.read(observations)
         # The agent is shown what was paid; scaled rewards are for learning alone.
         self.percept = AgentInput.after(shown, step.actions, paid, ended)
         transition = Transition(
@@ -220,11 +220,11 @@ class Collector:
         self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: Info
     ) -> AgentInput:
         assert self.percept is not None, "a step has been taken"
-        if not (ended.any() and self.learner.reads_following):
+        if not ended.any():
             return self.percept
         # Within an episode both inputs are one; where it ended only `final_obs` has the last.
         rows = self._to_device(ended)
-        last = self._read(stacked(info["final_obs"][ended]))
+        last = self.learner.agent.read(stacked(info["final_obs"][ended]))
 
         def with_last(kind: Tensor, final: Tensor) -> Tensor:
             # The next input keeps the first observations of new episodes.
@@ -254,9 +254,6 @@ class Collector:
         assert self.percept is not None, "episodes have begun"
         assert self.percept.observations.vectors is not None, "without numbers it is refused"
         return self.percept.observations.vectors
-
-    def _read(self, observations: Observation) -> Observations:
-        return self.learner.agent.reader(observations, self._device)
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.as_tensor(array, device=self._device)

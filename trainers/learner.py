@@ -202,11 +202,6 @@ class Learner(Recordable, ABC):
         """Whether there is enough to learn from, or the run is over."""
 
     @property
-    def reads_following(self) -> bool:
-        """Whether it reads what followed a last step; else `Transition.following` lacks that."""
-        return True
-
-    @property
     def may_stop(self) -> bool:
         """Whether nothing is half done between two steps: the run may be saved there, and end."""
         return False

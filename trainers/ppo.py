@@ -92,10 +92,6 @@ class PPO(Learner):
     def update_due(self) -> bool:
         return self.rollout is not None and self.rollout.is_full
 
-    @property
-    def reads_following(self) -> bool:
-        return self.reward is not None or self.config.bootstrap_truncated
-
     def act(self, percept: AgentInput, memory: Memory) -> Step:
         # Sampling from the policy is all the exploration there is.
         if self._memory_is_stale and self.past is not None:

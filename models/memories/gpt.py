@@ -117,7 +117,7 @@ class PreNormBlock(nn.Module):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, hidden: Tensor, attention: Attention, asked: "Asked | None" = None) -> Tensor:
+    def forward(self, hidden: Tensor, attention: Attention, asked: Asked | None = None) -> Tensor:
         """Map the steps [N, T, D] of N sequences to themselves, or to those asked for.  [R, D]"""
         n_envs, width = len(hidden), hidden.shape[-1]
         rows = hidden.flatten(0, 1)
@@ -376,10 +376,11 @@ class Gpt(TrainedMemory):
 
         It is that of all steps [B, T, D], or of those asked for.  [R, D]
         """
-        visible = visible_steps(ages, self.mem_len)
-        attentions = [SequenceAttention(visible, self._dropped) for _ in self.blocks]
-        if asked is not None:
-            attentions[-1].visible = visible_steps(ages, self.mem_len, asked.steps)
+        visible = visible_steps(ages, self.mem_len, None if asked is None else asked.steps)
+        masks = [visible] * len(self.blocks)
+        if asked is not None and len(masks) > 1:  # layers below the last map every step
+            masks[:-1] = [visible_steps(ages, self.mem_len)] * (len(masks) - 1)
+        attentions = [SequenceAttention(mask, self._dropped) for mask in masks]
         return self._through(x.transpose(0, 1), ages, attentions, asked), attentions
 
     def _through(
