@@ -153,17 +153,23 @@ class Rollout:
         return 0 if self.past is None else len(self.past.is_first)
 
     def past_of_next(self, n_context: int) -> ContextWindow:
-        own = ContextWindow(self.observations, self.is_first, self.stored_state).tensors()
-        if self.past is not None:
-            # A window may be longer than a rollout, and reach back into the one before.
-            earlier = self.past.tensors()
-            own = {name: torch.cat((earlier[name], kind)) for name, kind in own.items()}
-        last = {name: kind[-n_context:] for name, kind in own.items()}
-        window = ContextWindow.of(last, self.stored_state.device)
-        # No episode reaches further back than its first step. Copies: slices would keep the whole
+        own = ContextWindow(self.observations, self.is_first, self.stored_state)
+        # A window may be longer than a rollout, and reach back into the one before.
+        windows = [own] if self.past is None else [self.past, own]
+        begun = torch.cat([window.is_first for window in windows])[-n_context:]
+        # No episode reaches further back than its first step.
+        n_needed = int(own._replace(is_first=begun).context_len().max())
+        n_own = min(n_needed, self.n_steps)
+        counts = [n_needed - n_own, n_own][-len(windows) :]
+        # Cut before they are joined, since images are large. Copies: slices would keep the whole
         # rollout in memory.
-        n_needed = int(window.context_len().max())
-        last = {name: kind[-n_needed:].clone() for name, kind in last.items()}
+        parts = [window.tensors() for window in windows]
+        last = {
+            name: torch.cat(
+                [part[name][len(part[name]) - n :] for part, n in zip(parts, counts, strict=True)]
+            )
+            for name in parts[0]
+        }
         return ContextWindow.of(last, self.stored_state.device)
 
     @property
