@@ -11,6 +11,7 @@ steps to tell anything stands in the appendix, without its scores.
 import itertools
 import json
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,11 +51,12 @@ N_LAST = 5  # evaluations at the end of a run; their mean is its score
 MOST_NAMED = 4  # run folders in a line
 # Of the picture, which can be read at half a page's width: inches, and scores.
 LABELS, CELL, LINE, ENDS = 1.75, 0.47, 0.42, 1.35
+LETTERS = 15  # of the note, an inch
 BESIDE, COUNTS = "LSTM", 0.05  # in the summary; the difference was declared before the runs
 SOLVED = 0.9  # from which on a dot is full
 FOOTNOTE = (
-    "mean over seeds: 0 is chance, 1 the best there is; white: not run\n"
-    "a dot is a seed, full from 0.9 on"
+    "mean over seeds: 0 is chance, 1 the best there is; white: not run; a dot is a seed, full "
+    "from 0.9 on"
 )
 NOTE_OF_SUMMARY = (
     "Means over the tasks that an agent and the LSTM were both trained in, with two seeds each at "
@@ -600,7 +602,8 @@ def _draw(cells: Sequence[ScoreCell]) -> "Figure":
         )
         axes.tick_params(top=False, labeltop=True, bottom=False, labelbottom=False)
         axes.spines[:].set_visible(False)
-        figure.supxlabel(FOOTNOTE, x=0.01, ha="left", size=8, color=QUIET)
+        note = textwrap.fill(FOOTNOTE, int(LETTERS * figure.get_figwidth()))
+        figure.supxlabel(note, x=0.01, ha="left", size=8, color=QUIET)
     return figure
 
 

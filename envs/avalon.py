@@ -88,13 +88,15 @@ class AvalonEnv(gymnasium.Env):
             self._engine = self._asked(_begun, self._config)
             # The package's own scales, and its order of the numbers.
             self._scaled = package("agent.godot.godot_gym").GodotObsTransformWrapper(self._engine)
-        observation = self._asked(
-            self._engine.reset_nicely_with_specific_world,
-            episode_seed=int(self.np_random.integers(2**31)),
-            world_params=self._world.parameters,
-        )
-        if before is not None:
-            shutil.rmtree(before.folder, ignore_errors=True)
+        try:
+            observation = self._asked(
+                self._engine.reset_nicely_with_specific_world,
+                episode_seed=int(self.np_random.integers(2**31)),
+                world_params=self._world.parameters,
+            )
+        finally:  # where it fails, nobody else knows the folder of the world before
+            if before is not None:
+                shutil.rmtree(before.folder, ignore_errors=True)
         return self._shown(observation), self._facts()
 
     def step(self, action: Action) -> SingleStepResult:

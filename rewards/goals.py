@@ -52,13 +52,13 @@ def with_goals(env: Environments, config: Config) -> Environments:
     task, name, shows_goals = goals.single_task, goals.suggester, goals.goal_conditioned
     names = [str(name) for name in env.metadata.get("action_names", ())]
     if task is not None:
-        _check_described(env, "single_task", names)
+        _check_described(env, config.env, "single_task", names)
         _check_task(task, names)
         tasks = [SingleTask(task, goals.single_task_goals) for _ in range(n_envs)]
         return GoalRewards(env, tasks, rules.Silent(), shows_goals)
     if name is None:
         return env
-    _check_described(env, "suggester", names)
+    _check_described(env, config.env, "suggester", names)
     kind = SUGGESTERS.find(name)
     if SUITABLE in env.metadata:
         # These two ask no model: the household itself knows, or every goal is suggested.
@@ -239,14 +239,13 @@ def sentence(goals: Iterable[str]) -> str:
     return f"Your goal is: {' '.join(goals)}."
 
 
-def _check_described(env: VectorEnv, name: str, action_names: Sequence[str]) -> None:
+def _check_described(env: VectorEnv, shown: str, name: str, action_names: Sequence[str]) -> None:
     # A wrapper may add words, so only `info` shows them; the first step resets again.
     _, info = env.reset()
     if action_names and all(key in info for key in SITUATION):
         return
-    kind = type(env.unwrapped).__name__
     raise UserError(
-        f"{name}: goals need an environment that describes itself in words, and {kind} says "
+        f"{name}: goals need an environment that describes itself in words, and {shown} says "
         f"nothing. Choose env={DESCRIBED}, or leave {name} out"
     )
 

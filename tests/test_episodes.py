@@ -34,6 +34,7 @@ class Recalling(gymnasium.Env):
 
     observation_space = gymnasium.spaces.Box(0, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
+    ends = False
 
     def __init__(self, generator=None):
         self.generator = generator
@@ -45,7 +46,7 @@ class Recalling(gymnasium.Env):
         return np.array([self.cue, 1], np.float32), {}
 
     def step(self, action):
-        return np.zeros(2, np.float32), float(action), False, False, {}
+        return np.zeros(2, np.float32), float(action), self.ends, False, {}
 
 
 def test_every_reset_has_the_seed_of_its_episode():
@@ -69,3 +70,13 @@ def test_what_was_shown_long_ago_is_compared_too(generator):
     running = env.running()
     assert env.replay(running, list(actions)) == (generator is None)
     assert not env.replay(running, list(1 - actions))
+
+
+def test_an_episode_that_ends_when_it_is_played_again_is_another(monkeypatch):
+    env = SingleEnvs(Recalling, 1, seed=0)
+    env.reset()
+    env.step(np.zeros(1, np.int64))
+    running, actions = env.running(), [np.zeros(1, np.int64)]
+    assert env.replay(running, actions)
+    monkeypatch.setattr(Recalling, "ends", True)
+    assert not env.replay(running, actions)

@@ -101,8 +101,8 @@ BAD_RUNS = [
     (["suggester=oracle", "goal_threshold=1"], "out of range"),
     (["suggester=oracle", "goal_encoder=nowhere/"], "goal_encoder: "),
     (["env=Silent-v0", "suggester=oracle"], "Silent"),
-    (["env=Silent-v0", "single_task=chop tree"], "says nothing"),
-    (["env=RandomMaze-v0", "suggester=oracle"], "says nothing"),
+    (["env=Silent-v0", "single_task=chop tree"], "Silent-v0 says nothing"),
+    (["env=RandomMaze-v0", "suggester=oracle"], "RandomMaze-v0 says nothing"),
     (["single_task=eat cow"], "none of"),
     (["single_task=sleep"], "needs the action 'sleep'"),
 ]

@@ -1,5 +1,6 @@
 """The cells of linear recurrences and GTrXL's gate: the numbers of their papers' equations."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -117,6 +118,32 @@ def mamba_2(cell, x, before):
 
 
 LOOPS = dict(zip(CELLS, (min_gru, lru, ffm, m_lstm, gated_delta_net, mamba_2), strict=True))
+
+
+def test_cells_begin_as_their_papers_say():
+    wide = SimpleNamespace(**vars(SIZES) | {"memory_width": 512, "memory_heads": 128})
+    lru = scan.LruCell(wide)
+    radii, phases = torch.exp(-lru.nu.exp()), lru.theta.exp()
+    assert torch.all((radii >= 0.9) & (radii <= 0.999))
+    assert torch.all((phases > 0) & (phases <= 2 * torch.pi))
+    assert phases.max() > torch.pi
+    torch.testing.assert_close(lru.gamma.exp() ** 2 + radii**2, torch.ones(256))
+    ffm, steps = (
+        scan.FfmCell(SIZES),
+        torch.tensor([0, torch.pi / 4, torch.pi / 2, 4 * torch.pi / 5]),
+    )
+    torch.testing.assert_close(ffm.omega, steps)
+    torch.testing.assert_close(
+        torch.exp(-ffm.alpha[[0, -1]]), torch.tensor([0.5, 0.01 ** (1 / 1024)])
+    )
+    lasting = 1 + scan.MinGruCell(wide).enter.bias[:512].neg().exp()
+    torch.testing.assert_close(lasting[[0, -1]], torch.tensor([2, 1 + math.exp(6)]))
+    for kind in (matrix.GatedDeltaNetCell, matrix.Mamba2Cell):
+        decay = kind(wide).decay
+        sizes, rates = F.softplus(decay.bias), decay.rate.exp()
+        assert torch.all((sizes >= 0.99e-3) & (sizes <= 0.101))
+        assert torch.all((rates >= 1) & (rates <= 16))
+        assert sizes.max() > 10 * sizes.min()  # they do not begin alike
 
 
 @pytest.mark.quick("MinGruCell", "Mamba2Cell")

@@ -121,7 +121,12 @@ class MemorySubject(Subject[Tensor]):
         return output.clone(), stored_state.clone()
 
     def learn(self, x: Tensor, is_first: Tensor, kept: list[Tensor]) -> Tensor:
-        return self._checked("unroll", self.module.unroll, x, is_first, kept[0])
+        found = self._checked("unroll", self.module.unroll, x, is_first, kept[0])
+        # Of some rows alone, as training asks: here of the later half of each sequence.
+        n_steps, half = len(x), len(x) // 2
+        rows = torch.arange(n_steps * N).view(n_steps, N)[half:].T.flatten()
+        later = self.module.unroll_at(x, is_first, kept[0], rows)
+        return torch.cat((found[:half], later.view(N, n_steps - half, -1).transpose(0, 1)))
 
     def refresh(self, x: Tensor, is_first: Tensor, kept: list[Tensor], state: Memory) -> None:
         self.module.refresh(x, is_first, kept[0], state)
@@ -212,7 +217,8 @@ def compared(*pairs: tuple[Tensor, Tensor], most: float = CLOSE) -> Finding:
 
 
 def acting_equals_learning(of: Subject) -> Finding:
-    """From some stored state on, `step` (`act`) and `unroll` (`evaluate`) return other numbers."""
+    """From some stored state on, `step` (`act`) and `unroll` or `unroll_at` (`evaluate`) return
+    other numbers."""
     acted, kept = of.play(of.x, of.is_first, looks=True)
     # Where steps before a sequence must be read again, it begins with an episode.
     firsts = (0,) if of.module.n_context else (0, HALF, N - 1)

@@ -160,6 +160,7 @@ CONTRADICTIONS = (
     (FROM_REPLAY, "model=SHELM", "model=GPT mem_len=0", "model=GPT memory_width=8 memory_heads=3"),
     (FROM_REPLAY | {"algorithm": "SAC"}, "temperature=-1", "target_entropy=1.5", "gae_lambda=0.9"),
     (FROM_REPLAY | {"algorithm": "SAC"}, "model=Impala-PPO", "epsilon_final=0.1", "clip_range=0.1"),
+    (CNN, "model=FFM ffm_periods=1,0", "model=FFM ffm_periods=1,two", "model=FFM ffm_periods="),
     (CNN, "curiosity=rnd", "curiosity=RDN", "curiosity=rewards.curiosity:NovelD"),
     (CNN, "curiosity_weight=1", "task_reward_weight=0.5", "curiosity=RND noveld_alpha=0.5"),
     (CNN, "curiosity=RND apt_neighbours=3", "curiosity=APT apt_neighbours=20 apt_group=10"),
