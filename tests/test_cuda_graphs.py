@@ -1,5 +1,7 @@
 """Work as a CUDA graph, compared with the plain work before it is trusted; on the CPU."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from models.baselines import CnnAgent
 from models.helm import Helm
 from tests.pretended_gpu import OnGpu, pretended_gpu, repeated
 from trainers.dqn import DQN
+from trainers.learner import Learner
 from trainers.ppo import PPO
 from trainers.sac import SAC
 from utils import cuda_graphs
@@ -88,6 +91,17 @@ def test_inputs_of_other_shapes_go_the_plain_way(gpu):
 def test_what_a_user_derives_from_ours_is_not_recorded_unasked(ours):
     assert ours.recordable
     assert not type("Mine", (ours,), {}).recordable
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("n_texts", [0, 1])
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_work_with_other_ranks_or_with_texts_is_not_recorded(kind, n_texts, size):
+    reader = SimpleNamespace(n_texts=n_texts)
+    agent = SimpleNamespace(reader=reader, device=torch.device(kind), recordable=True)
+    learner = SimpleNamespace(agent=agent, ranks=SimpleNamespace(size=size), recordable=True)
+    may_record = Learner.may_record.func(learner)
+    assert may_record == ((kind, n_texts, size) == ("cuda", 0, 1))
 
 
 def test_what_caches_ask_for_says_that_a_replay_changed_the_state(gpu, monkeypatch):

@@ -168,6 +168,20 @@ def test_the_newest_episodes_are_there_whatever_is_saved_and_resumed(steps):
             assert found == kept
 
 
+def test_a_resumed_replay_keeps_the_files_of_the_checkpoint_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(frame_replay, "LEAST_ROWS", 7)
+    replay = filled_with(tmp_path, [9] * 3, replay_capacity=40)
+    before = replay.state_dict()
+    for number in range(3, 12):
+        more(replay, number, 9)
+    now = replay.state_dict()
+    resumed = FrameReplay(replay.config, 4, tmp_path, Observations(frames_of(0, 0)))
+    resumed.load_state_dict(now)
+    resumed.state_dict()
+    assert before["files"].keys() - now["files"].keys()
+    assert all((tmp_path / name).is_file() for name in before["files"])
+
+
 def test_a_state_that_leads_to_rows_that_are_not_there_is_refused(tmp_path):
     replay = filled_with(tmp_path, [9] * 3)
     for episodes in ([[1, 0, 9]], [[0, 25, 9]], [[0, -1, 3]], [[0, 0, 0]]):

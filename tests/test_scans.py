@@ -128,11 +128,10 @@ def test_cells_begin_as_their_papers_say():
     assert torch.all((phases > 0) & (phases <= 2 * torch.pi))
     assert phases.max() > torch.pi
     torch.testing.assert_close(lru.gamma.exp() ** 2 + radii**2, torch.ones(256))
-    ffm, steps = (
-        scan.FfmCell(SIZES),
-        torch.tensor([0, torch.pi / 4, torch.pi / 2, 4 * torch.pi / 5]),
-    )
-    torch.testing.assert_close(ffm.omega, steps)
+    for layer, std in ((lru.enter, (2 * 512) ** -0.5), (lru.leave, 256**-0.5)):
+        assert layer.weight.std().item() == pytest.approx(std, rel=0.02)
+    ffm, turns = scan.FfmCell(SIZES), torch.tensor([0, 1 / 8, 1 / 4, 1 / 2.5])  # a step
+    torch.testing.assert_close(ffm.omega, 2 * torch.pi * turns)
     torch.testing.assert_close(
         torch.exp(-ffm.alpha[[0, -1]]), torch.tensor([0.5, 0.01 ** (1 / 1024)])
     )
