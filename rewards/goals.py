@@ -239,13 +239,13 @@ def sentence(goals: Iterable[str]) -> str:
     return f"Your goal is: {' '.join(goals)}."
 
 
-def _check_described(env: VectorEnv, shown: str, name: str, action_names: Sequence[str]) -> None:
+def _check_described(env: VectorEnv, env_name: str, name: str, action_names: Sequence[str]) -> None:
     # A wrapper may add words, so only `info` shows them; the first step resets again.
     _, info = env.reset()
     if action_names and all(key in info for key in SITUATION):
         return
     raise UserError(
-        f"{name}: goals need an environment that describes itself in words, and {shown} says "
+        f"{name}: goals need an environment that describes itself in words, and {env_name} says "
         f"nothing. Choose env={DESCRIBED}, or leave {name} out"
     )
 

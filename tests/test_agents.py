@@ -195,6 +195,7 @@ def test_sequences_of_unlike_length_are_read_in_groups(name, monkeypatch):
         agents.assert_learned_as_acted(agent, collect_rollout(collector))
 
 
+@pytest.mark.quick("GPT")
 @pytest.mark.parametrize("name", ["CNN", "LSTM", "GPT", "HELM"])
 def test_masks_and_last_steps_are_learned_from_as_they_were_acted_on(name):
     tiny = tiny_settings(name) | {"env": "tests.any_envs:Masked-v0", "n_rollout_steps": 8}

@@ -65,6 +65,9 @@ class ContextWindow(NamedTuple):
             STORED_STATE: self.stored_state,
         }
 
+    def last(self, n_steps: int) -> dict[str, Tensor]:
+        return {name: kind[len(kind) - n_steps :] for name, kind in self.tensors().items()}
+
     @classmethod
     def of(cls, tensors: dict[str, Tensor], device: torch.device) -> "ContextWindow":
         here = {name: kind.to(device) for name, kind in tensors.items()}
@@ -155,21 +158,15 @@ class Rollout:
     def past_of_next(self, n_context: int) -> ContextWindow:
         own = ContextWindow(self.observations, self.is_first, self.stored_state)
         # A window may be longer than a rollout, and reach back into the one before.
-        windows = [own] if self.past is None else [self.past, own]
-        begun = torch.cat([window.is_first for window in windows])[-n_context:]
+        earlier = [] if self.past is None else [self.past]
+        begun = torch.cat([window.is_first for window in (*earlier, own)])[-n_context:]
         # No episode reaches further back than its first step.
         n_needed = int(own._replace(is_first=begun).context_len().max())
         n_own = min(n_needed, self.n_steps)
-        counts = [n_needed - n_own, n_own][-len(windows) :]
         # Cut before they are joined, since images are large. Copies: slices would keep the whole
         # rollout in memory.
-        parts = [window.tensors() for window in windows]
-        last = {
-            name: torch.cat(
-                [part[name][len(part[name]) - n :] for part, n in zip(parts, counts, strict=True)]
-            )
-            for name in parts[0]
-        }
+        parts = [*(window.last(n_needed - n_own) for window in earlier), own.last(n_own)]
+        last = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return ContextWindow.of(last, self.stored_state.device)
 
     @property
