@@ -112,7 +112,8 @@ class Batch(NamedTuple):
         actions, log_probs, values: As they were when acting.  [B], actions of a Box [B, A]
         advantages: Not standardised.  [B]
         returns: Targets of the critic.  [B]
-        stored_state: `Step.stored_state` of all observations.  [B, ...] or [B', ...]
+        stored_state: `Step.stored_state` of all observations, or of each sequence's first.
+            [B, ...] or [S, ...]
         action_masks: Whether an action was allowed; None: every one.  [B, A] bool
         lengths: Of the sequences, summing to B; None for single steps.  [S] int64, on the CPU
         context_len: Earlier steps of the episode given as context of each sequence; None for single
@@ -167,8 +168,8 @@ class Transitions(NamedTuple):
 
     Attributes:
         observations: Before each step, then after each, also where that ended the episode.  2B
-        stored_state: `Step.stored_state` of the observations; after a step it is valid only where
-            the reward reads it.  [2B, ...]
+        stored_state: `Step.stored_state` of the observations; of width 0 where the reward does not
+            say that it reads them.  [2B, ...]
         actions: [B] int64, or [B, A] float32 of a Box
         rewards: The environment's own.  [B] float32
         is_first: Where an episode begins, if the steps are a whole rollout in its order.  [T, N]

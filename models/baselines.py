@@ -122,7 +122,6 @@ class MemoryAgent(ActorCriticAgent):
         step_of = torch.arange(len(sequence_of)) - firsts[sequence_of]
         # Steps that are only read again are not learned from.
         is_own = step_of >= batch.context_len[sequence_of]
-        stored_state = batch.stored_state[firsts.to(device)]  # of the first row of each sequence
         group_of = groups_of_like_length(lengths) if device.type == "cpu" else lengths * 0
         outputs, rows = [], []
         for group in group_of.unique():
@@ -141,7 +140,7 @@ class MemoryAgent(ActorCriticAgent):
                 self.memory.unroll_at(
                     F.embedding(shown.to(device), features),  # [T, S, F]
                     no_starts,
-                    stored_state[chosen.to(device)],
+                    batch.stored_state[chosen.to(device)],
                     place_of[own],
                 )
             )

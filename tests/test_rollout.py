@@ -9,11 +9,11 @@ from trainers.rollout import Rollout, check_rollout_fits
 from utils.errors import UserError
 
 
-def numbered_rollout(n_steps=4, n_envs=3, keeps_following=False):
+def numbered_rollout(n_steps=4, n_envs=3, **keeps):
     """Return a rollout with the sample number n * T + t as actions and images."""
     images = torch.zeros(n_envs, 1, 2, 2, dtype=torch.uint8)
     example = Observations(images), torch.zeros(n_envs, 1)
-    rollout = Rollout(n_steps, *example, keeps_following=keeps_following)
+    rollout = Rollout(n_steps, *example, **keeps)
     nowhere, nothing = torch.zeros(n_envs, dtype=torch.bool), torch.zeros(n_envs)
     for t in range(n_steps):
         numbers = torch.arange(n_envs) * n_steps + t
@@ -26,7 +26,7 @@ def numbered_rollout(n_steps=4, n_envs=3, keeps_following=False):
 
 
 def test_transitions_lead_to_what_followed_and_to_its_context():
-    rollout = numbered_rollout(n_steps=3, n_envs=2, keeps_following=True)
+    rollout = numbered_rollout(3, 2, keeps_following=True, keeps_states_after=True)
     rollout.continues[0, 1] = 0.0
     rollout.stored_states_at_ends[0, 1] = rollout.stored_states_at_ends[2] = -1
     steps = rollout.transitions()
@@ -36,6 +36,12 @@ def test_transitions_lead_to_what_followed_and_to_its_context():
     assert steps.actions.tolist() == before
     # Where the episode goes on within the rollout the next step has the stored state.
     assert steps.stored_state[:, 0].tolist() == [*before, 1, -1, 2, 5, -1, -1]
+
+
+def test_a_reward_that_reads_no_stored_state_costs_no_copy_of_it():
+    steps = numbered_rollout(3, 2, keeps_following=True).transitions()
+    assert len(steps.observations.images) == 12
+    assert steps.stored_state.shape == (12, 0)
 
 
 def test_a_rollout_that_no_memory_holds_is_refused(monkeypatch):

@@ -356,10 +356,13 @@ class OffPolicyLearner(Learner):
         counted = sequences.mask.flatten().nonzero().squeeze(-1)
         both = torch.cat((counted, counted + sequences.mask.shape[1]))  # a row of B steps later
         paid = sequences.rewards.flatten().clone()
+        stored_state = paid.new_empty(len(both), 0)
+        if self.reward.reads_stored_state:
+            stored_state = sequences.stored_state.flatten(0, 1)[both]
         rewards, logged = self.reward(
             Transitions(
                 sequences.observations.select(both),
-                sequences.stored_state.flatten(0, 1)[both],
+                stored_state,
                 sequences.actions.flatten(0, 1)[counted],
                 paid[counted],
             )

@@ -112,6 +112,7 @@ class PPO(Learner):
                 transition.step.stored_state,
                 self.past,
                 keeps_following=self.reward is not None,
+                keeps_states_after=self.reward is not None and self.reward.reads_stored_state,
                 action_shape=self.agent.reader.action_shape,
             )
         rollout, t, following = self.rollout, self.rollout.n_stored, transition.following
@@ -123,10 +124,10 @@ class PPO(Learner):
             # The value stands for the rest of the episode.
             values, _ = self._ahead(following, transition.memory)
             rollout.beyond[t] = self.config.gamma * values * cut_off
-        reads_stored_state = self.reward is not None and self.reward.reads_stored_state
-        if reads_stored_state and (rollout.is_full or transition.ended.any()):
+        at_ends = rollout.stored_states_at_ends
+        if at_ends is not None and (rollout.is_full or transition.ended.any()):
             # Everywhere else the next step has it.
-            _, rollout.stored_states_at_ends[t] = self._ahead(following, transition.memory)
+            _, at_ends[t] = self._ahead(following, transition.memory)
         if rollout.is_full:
             # V(s_T) closes the sums of episodes that go on. Of one that has ended `continues` is 0.
             rollout.bootstrap, _ = self._ahead(transition.after, transition.memory)

@@ -98,6 +98,7 @@ class Rollout:
         stored_state: `Step.stored_state` of one step.  [N, ...]
         past: The steps before it, for agents that read them again.
         keeps_following: Whether the observations after each step are stored, for `transitions`.
+        keeps_states_after: Whether `transitions` has the stored states around each step as well.
         action_shape: (A,) where actions are those of a Box.
 
     Attributes:
@@ -105,7 +106,7 @@ class Rollout:
         n_stored: Steps stored so far.
         following: Those after each step, also where that ended the episode.
         stored_states_at_ends: `Step.stored_state` of those where an episode or the rollout ends,
-            for a reward that reads a frozen memory.  [T, N, ...]
+            for a reward that reads a frozen memory; else None.  [T, N, ...]
         beyond: Value of the rest of an episode that a time limit has cut off.  [T, N]
         bootstrap: The critic's value of the observation after the last step.  [N]
     """
@@ -117,6 +118,7 @@ class Rollout:
         stored_state: Tensor,
         past: ContextWindow | None = None,
         keeps_following: bool = False,
+        keeps_states_after: bool = False,
         action_shape: tuple[int, ...] = (),
     ) -> None:
         self.past = past
@@ -126,6 +128,8 @@ class Rollout:
         self.following: Observations | None = None
         if keeps_following:
             self.following = self.observations.map(torch.empty_like)
+        self.stored_states_at_ends: Tensor | None = None
+        if keeps_states_after:
             # Rows of other steps stay 0: theirs is the next step's stored state.
             self.stored_states_at_ends = stored_state.new_zeros((n_steps, *stored_state.shape))
         self.bootstrap = torch.zeros(n_envs, device=device)
@@ -198,12 +202,15 @@ class Rollout:
         rows = torch.arange(2 * self.n_samples, device=self.is_first.device)
         # Its own steps stand behind the past's, the following ones behind its own.
         observations = self._batch_of_all.select(self.n_past * self.n_envs + rows)
-        # A step's next stored state is that of the step after it, but where an episode ends.
-        ends = self.continues == 0
-        ends[-1] = True
-        following = self.stored_state.roll(-1, 0)
-        following[ends] = self.stored_states_at_ends[ends]
-        stored_state = torch.cat((self.stored_state, following)).flatten(0, 1)
+        # Few rewards read them, and those of a matrix memory are large.
+        stored_state = self.stored_state.new_empty(len(rows), 0)
+        if self.stored_states_at_ends is not None:
+            # A step's next stored state is that of the step after it, but where an episode ends.
+            ends = self.continues == 0
+            ends[-1] = True
+            following = self.stored_state.roll(-1, 0)
+            following[ends] = self.stored_states_at_ends[ends]
+            stored_state = torch.cat((self.stored_state, following)).flatten(0, 1)
         actions, rewards = self.actions.flatten(0, 1), self.rewards.flatten()
         return Transitions(observations, stored_state, actions, rewards, self.is_first)
 
@@ -233,45 +240,45 @@ class Rollout:
 
     def sequence_batch(self, chosen: Tensor) -> Batch:
         """Return a batch of whole sequences, numbers [S] on the CPU."""
-        firsts, lengths, context_len = (each[chosen] for each in self.sequences)
         # On the CPU: lengths make shapes, for which the host would wait.
-        batch = self.batch(_ranges(firsts, lengths).to(self.is_first.device))
-        if self.past is not None:
-            batch = self._with_past(batch, firsts, context_len, lengths)
-        return batch._replace(lengths=lengths, context_len=context_len)
-
-    def _with_past(
-        self, batch: Batch, firsts: Tensor, context_len: Tensor, lengths: Tensor
-    ) -> Batch:
-        # Observations and stored states get the steps before each sequence as well.
-        assert self.past is not None, "asked for where there is one"
+        firsts, lengths, context_len = (each[chosen] for each in self.sequences)
         n, t = firsts // self.n_steps, firsts % self.n_steps - context_len  # below 0 in the past
         seen = context_len + lengths
-        # `_batch_of_all` goes step by step, the past first: row = (n_past + t) * N + n.
-        rows = self.n_past + _ranges(t, seen)
-        rows = (rows * self.n_envs + n.repeat_interleave(seen)).to(self.is_first.device)
-        stored_state = torch.cat((self.past.stored_state, self.stored_state)).flatten(0, 1)
-        return batch._replace(
-            observations=self._batch_of_all.select(rows), stored_state=stored_state[rows]
-        )
+        read = self._rows(n.repeat_interleave(seen), _ranges(t, seen))
+        own = _ranges(firsts, lengths)
+        own = self._rows(own // self.n_steps, own % self.n_steps)
+        # Of their stored states the first alone: those of a matrix memory are large.
+        batch = self._picked(own, read, self._rows(n, t))
+        return batch._replace(lengths=lengths, context_len=context_len)
 
     def batch(self, samples: Tensor) -> Batch:
         """Return a batch of samples, numbers [B]."""
-        rows = samples % self.n_steps * self.n_envs + samples // self.n_steps  # among T*N
+        rows = self._rows(samples // self.n_steps, samples % self.n_steps)
+        return self._picked(rows, rows, rows)
 
-        def picked(kind: Tensor) -> Tensor:
+    def _rows(self, n: Tensor, t: Tensor) -> Tensor:
+        # Among those of past and rollout, which go step by step.
+        return ((self.n_past + t) * self.n_envs + n).to(self.is_first.device)
+
+    def _picked(self, own: Tensor, read: Tensor, stored: Tensor) -> Batch:
+        own = own - self.n_past * self.n_envs
+        stored_state = self.stored_state
+        if self.past is not None:
+            stored_state = torch.cat((self.past.stored_state, stored_state))
+
+        def picked(kind: Tensor, rows: Tensor = own) -> Tensor:
             # Of one axis: half the time of picking from two.
             return kind.flatten(0, 1).index_select(0, rows)
 
         masks = self.observations.action_masks
         return Batch(
-            observations=self._batch_of_all.select(self.n_past * self.n_envs + rows),
+            observations=self._batch_of_all.select(read),
             actions=picked(self.actions),
             log_probs=picked(self.log_probs),
             values=picked(self.values),
             advantages=picked(self.advantages),
             returns=picked(self.returns),
-            stored_state=picked(self.stored_state),
+            stored_state=picked(stored_state, stored),
             action_masks=None if masks is None else picked(masks),
         )
 

@@ -197,7 +197,8 @@ class AgentSubject(Subject[Step]):
         rows = ObservationBatch(self.seen, x.T.flatten())
         batch = Batch(rows, actions, log_probs, values, values, values, stored_state)
         if self.module.sequential:
-            batch = batch._replace(lengths=lengths, context_len=0 * lengths)
+            first = stored_state[lengths.cumsum(0) - lengths]
+            batch = batch._replace(stored_state=first, lengths=lengths, context_len=0 * lengths)
         found = self.module.evaluate(batch)
         return torch.stack((found.log_probs, found.values), -1).view(*x.T.shape, 2).transpose(0, 1)
 
