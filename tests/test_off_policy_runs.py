@@ -4,12 +4,15 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from envs import make_vector_env
 from models import build_agent
+from models.baselines import LstmAgent
+from models.q_networks import SacAgent
 from tests import golden_data
 from tests.agents import small_config, spaces
-from tests.runs import CNN, LSTM, REPLAY, outcome, train_row
+from tests.runs import CNN, HELM, LSTM, MAZE, PPO, REPLAY, SAC, outcome, train_row
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.dqn import DQN
 from utils.given_settings import load_config
@@ -38,6 +41,27 @@ def test_a_run_ends_with_its_steps_though_no_episode_does(
     told = "nothing was learned: the 40 steps were over before the warm-up's 2 episodes. Choose"
     assert (told in caplog.text) == (not has_learned)
     assert "finished" in json.loads((folder / "run.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings"),
+    [(LstmAgent, PPO | LSTM), (SacAgent, SAC | HELM | MAZE)],
+)
+def test_looking_ahead_draws_nothing(agent, settings, in_empty_folder, monkeypatch):
+    act, drawn = agent.act, []
+
+    def watched(self, *given, **how):
+        before = torch.get_rng_state()
+        step = act(self, *given, **how)
+        if not how.get("advance", True):
+            drawn.append(not torch.equal(before, torch.get_rng_state()))
+        return step
+
+    monkeypatch.setattr(agent, "act", watched)
+    train_row("run", settings)
+    # Or the actions to come would be others than without it.
+    assert drawn
+    assert not any(drawn)
 
 
 FACTS = golden_data.load("memory_rl/facts")
