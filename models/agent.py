@@ -112,8 +112,7 @@ class Batch(NamedTuple):
         actions, log_probs, values: As they were when acting.  [B], actions of a Box [B, A]
         advantages: Not standardised.  [B]
         returns: Targets of the critic.  [B]
-        stored_state: `Step.stored_state` of all observations, or of each sequence's first.
-            [B, ...] or [S, ...]
+        stored_state: `Step.stored_state` of each sample [B, ...], or sequence's first [S, ...].
         action_masks: Whether an action was allowed; None: every one.  [B, A] bool
         lengths: Of the sequences, summing to B; None for single steps.  [S] int64, on the CPU
         context_len: Earlier steps of the episode given as context of each sequence; None for single

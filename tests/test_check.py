@@ -91,6 +91,8 @@ class Elman(TrainedMemory):
     def unroll_at(self, x, is_first, stored_state, rows):
         if self.fault == "rows step by step":
             rows = rows.sort().values  # not sequence by sequence
+        if self.fault == "rows changed":
+            rows.copy_(rows.sort().values)
         return super().unroll_at(x, is_first, stored_state, rows)
 
     def _begun(self, before, is_first):
@@ -175,6 +177,7 @@ REFUSED = {
     "changed in place": "fails 'stored states stay as they are'",
     "a refresh empties": "fails 'a refreshed state goes on as it learns'",
     "features changed": "unroll changes its arguments in place",
+    "rows changed": "unroll_at changes its arguments in place",
     "one start for all": "it raised RuntimeError",
     "wrong width": "By its `width` it must return torch.float32 [12, 9]",
     "another dtype": "step returns torch.float64 [12, 8]",

@@ -97,8 +97,7 @@ class Rollout:
         observations: Of one step, for the shapes.
         stored_state: `Step.stored_state` of one step.  [N, ...]
         past: The steps before it, for agents that read them again.
-        keeps_following: Whether the observations after each step are stored, for `transitions`.
-        keeps_states_after: Whether `transitions` has the stored states around each step as well.
+        keeps_following, keeps_states_after: Keep the observations, states that follow each step.
         action_shape: (A,) where actions are those of a Box.
 
     Attributes:

@@ -7,7 +7,7 @@ name says what holds for a right memory, its docstring is told where it does not
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
@@ -116,16 +116,17 @@ class MemorySubject(Subject[Tensor]):
     ) -> tuple[Tensor, Tensor]:
         stored_state = self.module.stored_state(state, is_first)
         read = lambda *shown: self.module.step(shown[0], state, shown[1], advance)  # noqa: E731
-        output = self._checked("step", read, x, is_first)
+        output = self._checked("step", read, [N], x, is_first)
         # The rollout copies a stored_state after the step, which must not have changed it.
         return output.clone(), stored_state.clone()
 
     def learn(self, x: Tensor, is_first: Tensor, kept: list[Tensor]) -> Tensor:
-        found = self._checked("unroll", self.module.unroll, x, is_first, kept[0])
+        given = x, is_first, kept[0]
+        found = self._checked("unroll", self.module.unroll, x.shape[:2], *given)
         # Of some rows alone, as training asks: here of the later half of each sequence.
         n_steps, half = len(x), len(x) // 2
         rows = torch.arange(n_steps * N).view(n_steps, N)[half:].T.flatten()
-        later = self.module.unroll_at(x, is_first, kept[0], rows)
+        later = self._checked("unroll_at", self.module.unroll_at, [len(rows)], *given, rows)
         return torch.cat((found[:half], later.view(N, n_steps - half, -1).transpose(0, 1)))
 
     def refresh(self, x: Tensor, is_first: Tensor, kept: list[Tensor], state: Memory) -> None:
@@ -134,13 +135,14 @@ class MemorySubject(Subject[Tensor]):
     def stored(self, kept: Tensor) -> Tensor:
         return kept
 
-    def _checked(self, name: str, read: Callable[..., Any], x: Tensor, *more: Tensor) -> Tensor:
-        given = x, *more
+    def _checked(
+        self, name: str, read: Callable[..., Any], shape: Sequence[int], *given: Tensor
+    ) -> Tensor:
         before = [each.clone() for each in given]
         found = read(*given)
         if not all(map(torch.equal, given, before)):
             raise UserError(f"{name} changes its arguments in place. Make new tensors of them")
-        wanted = f"{x.dtype} {[*x.shape[:-1], self.module.width]}"
+        wanted = f"{given[0].dtype} {[*shape, self.module.width]}"
         is_tensor = isinstance(found, Tensor)
         returned = f"{found.dtype} {list(found.shape)}" if is_tensor else type(found).__name__
         if returned != wanted:
