@@ -257,6 +257,8 @@ def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
     bare = seed | {"popgym_antialias": ["false"], "popgym_previous_action": ["false"]}
     named = (folder / f"{name}.json" for name in ("RepeatPrevious", "PositionOnlyCartPole"))
     runs = make_grid(sorted(folder.glob("*.json")), seed) + make_grid([*named], bare)
+    longer = seed | {"n_steps": ["10000000"]}
+    runs += make_grid([folder / "MemoryS11-NovelD.json"], longer)
     places = {}
     for run in runs:
         settings = vars(run.config)
