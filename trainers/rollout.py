@@ -154,6 +154,12 @@ class Rollout:
             )
         return ObservationBatch(flat)
 
+    @cached_property
+    def _stored_state_of_all(self) -> Tensor:
+        if self.past is None:
+            return self.stored_state
+        return torch.cat((self.past.stored_state, self.stored_state))
+
     @property
     def n_past(self) -> int:
         return 0 if self.past is None else len(self.past.is_first)
@@ -241,13 +247,12 @@ class Rollout:
         """Return a batch of whole sequences, numbers [S] on the CPU."""
         # On the CPU: lengths make shapes, for which the host would wait.
         firsts, lengths, context_len = (each[chosen] for each in self.sequences)
-        n, t = firsts // self.n_steps, firsts % self.n_steps - context_len  # below 0 in the past
-        seen = context_len + lengths
-        read = self._rows(n.repeat_interleave(seen), _ranges(t, seen))
-        own = _ranges(firsts, lengths)
-        own = self._rows(own // self.n_steps, own % self.n_steps)
+        n, t = firsts // self.n_steps, firsts % self.n_steps
+        own = self._rows(n.repeat_interleave(lengths), _ranges(t, lengths))
+        begin, seen = t - context_len, context_len + lengths  # below 0 in the past
+        read = self._rows(n.repeat_interleave(seen), _ranges(begin, seen))
         # Of their stored states the first alone: those of a matrix memory are large.
-        batch = self._picked(own, read, self._rows(n, t))
+        batch = self._picked(own, read, self._rows(n, begin))
         return batch._replace(lengths=lengths, context_len=context_len)
 
     def batch(self, samples: Tensor) -> Batch:
@@ -261,9 +266,6 @@ class Rollout:
 
     def _picked(self, own: Tensor, read: Tensor, stored: Tensor) -> Batch:
         own = own - self.n_past * self.n_envs
-        stored_state = self.stored_state
-        if self.past is not None:
-            stored_state = torch.cat((self.past.stored_state, stored_state))
 
         def picked(kind: Tensor, rows: Tensor = own) -> Tensor:
             # Of one axis: half the time of picking from two.
@@ -277,7 +279,7 @@ class Rollout:
             values=picked(self.values),
             advantages=picked(self.advantages),
             returns=picked(self.returns),
-            stored_state=picked(stored_state, stored),
+            stored_state=picked(self._stored_state_of_all, stored),
             action_masks=None if masks is None else picked(masks),
         )
 
