@@ -244,8 +244,7 @@ def local_place(text: str) -> Path:
     Each commit of the hub becomes a folder of its own, downloads/OWNER/NAME/COMMIT.
 
     Raises:
-        UserError: the hub has no such repository, cannot be reached, or its files are damaged or
-            another program's.
+        UserError: the hub has no such repository or cannot be reached, or its files are damaged.
     """
     if not text.startswith(HUB):
         return Path(text)

@@ -48,6 +48,7 @@ from envs.spaces import (
     ACTION_MASK,
     Converted,
     ConvertedVector,
+    byte_vectors_in,
     has_text,
     images_in,
     success_key,
@@ -327,13 +328,16 @@ def _play(env: Converted | ConvertedVector, name: str) -> None:
     env.action_space.seed(0)
     shown, _ = env.reset(seed=0)
     space = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
-    brightest: dict[str, int] = {}
+    brightest: dict[tuple[str, bool], float] = {}  # by name, and whether it is an image
     actions: list[np.ndarray] = []
     sums, has_ended = [checksum(shown)], False
     until = time.perf_counter() + SECONDS  # a slow one shows less of itself
     for _ in range(MOST_STEPS):
-        for part, image in images_in(space, shown):
-            brightest[part] = max(brightest.get(part, 0), int(image.max()))
+        parts = [((key, True), image.max()) for key, image in images_in(space, shown)]
+        vectors = byte_vectors_in(env.own_space, shown)
+        parts += [((key, False), 255 * vector.max(initial=0)) for key, vector in vectors]
+        for named, largest in parts:
+            brightest[named] = max(brightest.get(named, 0), largest)
         mask: Observation = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
         # A vector's space samples by a tuple of masks, one for each environment.
         mask = tuple(mask) if np.ndim(mask) == 2 else mask
@@ -351,13 +355,14 @@ def _play(env: Converted | ConvertedVector, name: str) -> None:
                 shown, _ = env.reset()
         if time.perf_counter() > until:
             break
-    for part, most in brightest.items():
+    for (part, is_image), most in brightest.items():
         if most <= DARK:
+            read = "a picture and is nearly black" if is_image else "fractions of 255 and is near 0"
+            draw = "draw them (MiniGrid: RGBImgPartialObsWrapper) or " if is_image else ""
             say_once(
                 f"env: '{name}': {part or 'the observation'}",
-                f" is read as a picture and is nearly black: no value of its first steps exceeds "
-                f"{most} of 255. If these are codes, draw them (MiniGrid: RGBImgPartialObsWrapper) "
-                "or give their space the highest of all codes as its bound, to have numbers",
+                f" is read as {read}: no value of its first steps exceeds {most:.0f} of 255. If "
+                f"these are codes, {draw}give their space the highest of all codes as its bound",
             )
     _repeat(env, name, actions, sums)
 

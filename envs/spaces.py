@@ -88,6 +88,7 @@ class Converted(gymnasium.Wrapper):
         tells_mask: Whether the info of `reset` has a mask that the observations have not.
         info: That of the last step.
         has_success: Whether episodes tell success: by the metadata, or found in first steps.
+        own_space: Of the observations, before they become the agents'.
     """
 
     tells_mask = False
@@ -104,7 +105,7 @@ class Converted(gymnasium.Wrapper):
         if has_mask:
             mask = spaces.MultiBinary(spaces.flatdim(self.action_space))
             shown_space = spaces.Dict(_with_mask(shown_space, shown_space, mask))
-        self._has_mask, self._name = has_mask, name_of(env)
+        self._has_mask, self._name, self.own_space = has_mask, name_of(env), shown_space
         self._check = checker(shown_space, self._name)
         self.observation_space, self._observed = adapt_observation_space(shown_space)
         _check_mask_space(self.observation_space, self.action_space)
@@ -169,7 +170,7 @@ class ConvertedVector(Wrapped):
 
     Attributes:
         info: That of the last step.
-        has_success: As of `Converted`; its class may say so, too.
+        has_success, own_space: As of `Converted`; its class may say success, too.
 
     Raises:
         UserError: it is no such environment, or agents do not know its spaces.
@@ -191,9 +192,8 @@ class ConvertedVector(Wrapped):
         own_word = getattr(env.unwrapped, HAS_SUCCESS, False)  # of a NumpyVectorEnv
         self.has_success = bool(metadata.get(HAS_SUCCESS, own_word))
         _prepare(env.unwrapped, options)
-        self.single_observation_space, self._observed = adapt_observation_space(
-            env.single_observation_space
-        )
+        self.own_space = env.single_observation_space
+        self.single_observation_space, self._observed = adapt_observation_space(self.own_space)
         self.single_action_space, self._action = adapt_action_space(env.single_action_space)
         _check_mask_space(self.single_observation_space, self.single_action_space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
@@ -533,8 +533,7 @@ def adapt_observation_space(space: spaces.Space) -> Conversion:
     1, which become bytes. Its channels are the first or the last dimension (`_channel_axis`). One
     of four dimensions is a stack of images, its channels those of all. A Box of uint8 with two
     dimensions from 5x5 up is a grey image. Every other Box becomes a vector, of uint8 as fractions
-    of its bounds, a tuple a dictionary with the keys "0", "1", ... The part "action_mask" becomes
-    MultiBinary.
+    of its bounds, a tuple a dictionary with keys "0", "1", ..., the part "action_mask" MultiBinary.
 
     Raises:
         UserError: a part of the space cannot be seen; it is named.
@@ -631,6 +630,17 @@ def images_in(
         yield name, shown
 
 
+def byte_vectors_in(
+    own: spaces.Space, shown: Observation, name: str = ""
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the vectors that agents see as fractions of 255, or batches of them, with names."""
+    if isinstance(own, spaces.Dict | spaces.Tuple):
+        for key, part in own.items() if isinstance(own, spaces.Dict) else enumerate(own):
+            yield from byte_vectors_in(part, shown[str(key)], f"{name}.{key}" if name else str(key))
+    elif _goes_up_to_255(own) and shown.dtype == READ:  # an image stays bytes
+        yield name, shown
+
+
 def may_wrap(space: spaces.Space) -> bool:
     """Return whether whole numbers of a wider type could be cut off in an array of a space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -698,7 +708,7 @@ def _dictionary(space: spaces.Dict | spaces.Tuple, path: tuple[str, ...]) -> Con
 def _box(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
     shape, is_bytes = space.shape, space.dtype == np.uint8
     # Codes, boards and one-hot planes have a lower bound. The bytes of a picture go up to 255.
-    is_picture = is_bytes and space.high.max(initial=0) == np.iinfo(np.uint8).max
+    is_picture = _goes_up_to_255(space)
     if is_picture and len(shape) == 2 and min(shape) >= LEAST_SIDE:
         grey = spaces.Box(0, 255, (1, *shape), np.uint8)
         return Conversion(grey, lambda image: image[..., None, :, :])
@@ -726,6 +736,12 @@ def _box(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
         return Conversion(space)
     vector = spaces.Box(-np.inf, np.inf, (math.prod(shape),), np.float32)
     return Conversion(vector, lambda values: _flat(np.asarray(values, np.float32), len(shape)))
+
+
+def _goes_up_to_255(space: spaces.Space) -> bool:
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return False
+    return space.high.max(initial=0) == np.iinfo(np.uint8).max
 
 
 def _channel_axis(shape: tuple[int, ...]) -> tuple[bool, bool]:

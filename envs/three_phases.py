@@ -361,8 +361,7 @@ class KeyToDoorVectorEnv(ThreePhases):
     Key-to-Door of Ni et al. (2023, section 5.2): 15 steps in a room with a key, which pays nothing,
     L among apples, 10 in front of a door. With the key the door can be entered, which pays 5 once.
     Nothing has to be remembered: the door is in the same place always. The test is whether the
-    reward finds its way back to the key. An agent that does not take it is never paid in the last
-    phase.
+    reward finds its way back to the key: without it an agent is never paid in the last phase.
     """
 
     def __init__(self, n_envs: int, seed: int, length: int) -> None:

@@ -288,6 +288,21 @@ def test_it_shows_minigrids_own_pixels_and_missions_of_every_episode(env_id):
     assert len(missions) > 3 or env_id != LEVEL
 
 
+def test_the_example_shows_symbols_as_agents_read_them():
+    config = small_config(env="examples.minigrid_symbols:Symbols-MemoryS7-v0", n_envs=2)
+    env, other = make_vector_env(config, seed=0), task("MiniGrid-MemoryS7-v0")
+    shown, _ = env.reset(seed=11)
+    expected, _ = other.reset(seed=episode_seed(11, 0, 0))
+    for action in (0, 0, 2, 2, 1):
+        hot = shown[0].reshape(7, 7, 20)
+        assert set(np.unique(hot)) == {0, 1}
+        ends = np.cumsum((11, 6, 3))  # kinds, colours, states
+        symbols = [part.argmax(-1) for part in np.split(hot, ends[:-1], axis=-1)]
+        np.testing.assert_array_equal(np.stack(symbols, -1), expected["image"])
+        shown, *_ = env.step(np.full(2, action))
+        expected, *_ = other.step(action)
+
+
 @pytest.mark.parametrize(
     ("name", "missions", "is_told"),
     [

@@ -231,6 +231,23 @@ def test_codes_that_pass_for_a_picture_are_told(largest, is_told, caplog):
     assert all("'Mine': a" in line and f" {largest} of 255" in line for line in said)
 
 
+@pytest.mark.parametrize(("bound", "largest", "is_told"), [(255, 1, True), (1, 1, False)])
+@pytest.mark.parametrize("kind", [spaces.Dict, spaces.Tuple])
+def test_codes_that_pass_for_fractions_of_bytes_are_told(kind, bound, largest, is_told, caplog):
+    codes, other = spaces.Box(0, bound, (980,), np.uint8), box("f4")
+    is_dict = kind is spaces.Dict
+
+    def show(env):
+        shown = np.full(980, largest, np.uint8), np.zeros(2, np.float32)
+        return dict(zip("ab", shown, strict=True)) if is_dict else shown
+
+    space = kind(a=codes, b=other) if is_dict else kind((codes, other))
+    check_first_steps(lambda: Showing(space, show), "Mine")
+    said = [line for line in caplog.messages if "fractions of 255" in line]
+    assert len(said) == is_told
+    assert all(f"'Mine': {'a' if is_dict else 0}" in each and " 1 of 255" in each for each in said)
+
+
 def play(env, n_steps):
     for _ in range(n_steps):
         env.step(np.zeros(2, int))
