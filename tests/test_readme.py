@@ -1,7 +1,9 @@
-"""The README claims what a test holds: for each feature of its list the tests that do."""
+"""The README claims what a test or a run holds, and so does the page about which memory to take."""
 
 import ast
+import csv
 import re
+from collections import Counter
 
 import pytest
 
@@ -62,3 +64,39 @@ def test_a_feature_has_its_tests(feature):
     for name in FEATURES[feature]:
         file, _, test = name.partition("::")
         assert test in names_in(file)
+
+
+SHORT = {"HELM": "HELM, MiniLM", "SHELM": "SHELM, grid-clip"}
+SOLVED = 0.9
+
+
+def cells_of(page, head):
+    """Return the table that begins so, as {(name of its row, name of its column): cell}."""
+    text = (ROOT / page).read_text()
+    lines = text[text.index(head) :].split("\n\n")[0].splitlines()
+    columns, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return {
+        (name, column): cell
+        for name, *cells in rows
+        for column, cell in zip(columns[1:], cells, strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("page", "head", "between"),
+    [
+        ("README.md", "| task | none", "/"),
+        ("docs/explanation/which_memory_when.md", "| memory | one cue", " of "),
+    ],
+)
+def test_tables_of_seeds_that_solve_a_task_count_the_scoreboards_runs(page, head, between):
+    solved, trained = Counter(), Counter()
+    with open(ROOT / "docs/results/scoreboard.csv", newline="") as file:
+        for run in csv.DictReader(file):
+            trained[run["task"], run["agent"]] += 1
+            solved[run["task"], run["agent"]] += float(run["normalised"]) >= SOLVED
+    for (row, column), cell in cells_of(page, head).items():
+        task, agent = (column.split(": ")[1], row) if ": " in column else (row, column)
+        named = task, SHORT.get(agent, agent).removesuffix(", one layer")
+        expected = f"{solved[named]}{between}{trained[named]}" if trained[named] else ""
+        assert cell.removesuffix(" (old)").replace("MiniGrid only", "") == expected, (row, column)
