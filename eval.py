@@ -244,7 +244,7 @@ def local_place(text: str) -> Path:
     Each commit of the hub becomes a folder of its own, downloads/OWNER/NAME/COMMIT.
 
     Raises:
-        UserError: the hub has no such repository or cannot be reached, or its files are damaged.
+        UserError: no such repository, no connection, or files damaged or another program's.
     """
     if not text.startswith(HUB):
         return Path(text)

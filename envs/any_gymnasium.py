@@ -48,9 +48,8 @@ from envs.spaces import (
     ACTION_MASK,
     Converted,
     ConvertedVector,
-    byte_vectors_in,
+    bytes_in,
     has_text,
-    images_in,
     success_key,
 )
 from envs.vector import twin_if_asked
@@ -327,16 +326,12 @@ def _play(env: Converted | ConvertedVector, name: str) -> None:
     # At random for a moment, then the first steps again: seed and actions should decide all.
     env.action_space.seed(0)
     shown, _ = env.reset(seed=0)
-    space = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
     brightest: dict[tuple[str, bool], float] = {}  # by name, and whether it is an image
     actions: list[np.ndarray] = []
     sums, has_ended = [checksum(shown)], False
     until = time.perf_counter() + SECONDS  # a slow one shows less of itself
     for _ in range(MOST_STEPS):
-        parts = [((key, True), image.max()) for key, image in images_in(space, shown)]
-        vectors = byte_vectors_in(env.own_space, shown)
-        parts += [((key, False), 255 * vector.max(initial=0)) for key, vector in vectors]
-        for named, largest in parts:
+        for named, largest in bytes_in(env.own_space, shown):
             brightest[named] = max(brightest.get(named, 0), largest)
         mask: Observation = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
         # A vector's space samples by a tuple of masks, one for each environment.

@@ -619,26 +619,18 @@ def is_image(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) == 3
 
 
-def images_in(
-    space: spaces.Space, shown: Observation, name: str = ""
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the images of an observation as agents see it, or of a batch, with their names."""
-    if isinstance(space, spaces.Dict):
-        for key, part in space.items():
-            yield from images_in(part, shown[key], f"{name}.{key}" if name else key)
-    elif is_image(space):
-        yield name, shown
-
-
-def byte_vectors_in(
+def bytes_in(
     own: spaces.Space, shown: Observation, name: str = ""
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the vectors that agents see as fractions of 255, or batches of them, with names."""
+) -> Iterator[tuple[tuple[str, bool], float]]:
+    """Yield (name, is an image), largest byte, of parts seen as bytes or as fractions of 255."""
     if isinstance(own, spaces.Dict | spaces.Tuple):
         for key, part in own.items() if isinstance(own, spaces.Dict) else enumerate(own):
-            yield from byte_vectors_in(part, shown[str(key)], f"{name}.{key}" if name else str(key))
-    elif _goes_up_to_255(own) and shown.dtype == READ:  # an image stays bytes
-        yield name, shown
+            yield from bytes_in(part, shown[str(key)], f"{name}.{key}" if name else str(key))
+    elif isinstance(own, spaces.Box):
+        if shown.dtype == np.uint8:  # all other bytes have become numbers
+            yield (name, True), shown.max()
+        elif _goes_up_to_255(own):
+            yield (name, False), 255 * shown.max(initial=0)
 
 
 def may_wrap(space: spaces.Space) -> bool:
@@ -738,10 +730,8 @@ def _box(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
     return Conversion(vector, lambda values: _flat(np.asarray(values, np.float32), len(shape)))
 
 
-def _goes_up_to_255(space: spaces.Space) -> bool:
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
-        return False
-    return space.high.max(initial=0) == np.iinfo(np.uint8).max
+def _goes_up_to_255(space: spaces.Box) -> bool:
+    return space.dtype == np.uint8 and space.high.max(initial=0) == np.iinfo(np.uint8).max
 
 
 def _channel_axis(shape: tuple[int, ...]) -> tuple[bool, bool]:

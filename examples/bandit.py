@@ -1,6 +1,7 @@
 """Learning to learn: arms that pay otherwise in every episode, so that an agent has to try them.
 
 The observation is always the same: without its last action and reward an agent pulls blindly.
+docs/reference/memories.md has the command that trains an agent.
 """
 
 from typing import Any

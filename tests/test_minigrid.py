@@ -296,8 +296,8 @@ def test_the_example_shows_symbols_as_agents_read_them():
     for action in (0, 0, 2, 2, 1):
         hot = shown[0].reshape(7, 7, 20)
         assert set(np.unique(hot)) == {0, 1}
-        ends = np.cumsum((11, 6, 3))  # kinds, colours, states
-        symbols = [part.argmax(-1) for part in np.split(hot, ends[:-1], axis=-1)]
+        parts = np.split(hot, np.cumsum(minigrid.SYMBOLS)[:-1], axis=-1)
+        symbols = [part.argmax(-1) for part in parts]
         np.testing.assert_array_equal(np.stack(symbols, -1), expected["image"])
         shown, *_ = env.step(np.full(2, action))
         expected, *_ = other.step(action)

@@ -1,12 +1,11 @@
 """The README claims what a test or a run holds, and so does the page about which memory to take."""
 
 import ast
-import csv
 import re
-from collections import Counter
 
 import pytest
 
+from analysis import scoreboard
 from utils.errors import ROOT
 
 FEATURES = {
@@ -67,7 +66,6 @@ def test_a_feature_has_its_tests(feature):
 
 
 SHORT = {"HELM": "HELM, MiniLM", "SHELM": "SHELM, grid-clip"}
-SOLVED = 0.9
 
 
 def cells_of(page, head):
@@ -90,13 +88,13 @@ def cells_of(page, head):
     ],
 )
 def test_tables_of_seeds_that_solve_a_task_count_the_scoreboards_runs(page, head, between):
-    solved, trained = Counter(), Counter()
-    with open(ROOT / "docs/results/scoreboard.csv", newline="") as file:
-        for run in csv.DictReader(file):
-            trained[run["task"], run["agent"]] += 1
-            solved[run["task"], run["agent"]] += float(run["normalised"]) >= SOLVED
+    cells = scoreboard.read_cells([ROOT / "docs/results/scoreboard.csv"], [])
+    scores = {
+        (each.task.name, each.agent.name): each.task.normalised(each.scores) for each in cells
+    }
     for (row, column), cell in cells_of(page, head).items():
         task, agent = (column.split(": ")[1], row) if ": " in column else (row, column)
-        named = task, SHORT.get(agent, agent).removesuffix(", one layer")
-        expected = f"{solved[named]}{between}{trained[named]}" if trained[named] else ""
+        reached = scores.get((task, SHORT.get(agent, agent).removesuffix(", one layer")), [])
+        solved = sum(score >= scoreboard.SOLVED for score in reached)
+        expected = f"{solved}{between}{len(reached)}" if len(reached) else ""
         assert cell.removesuffix(" (old)").replace("MiniGrid only", "") == expected, (row, column)
