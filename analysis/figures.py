@@ -60,6 +60,7 @@ METRIC_LABELS = {
 WIDTH, WIDE, ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 6.6, 9.0, 2.9, 0.36, 0.17
 LONGEST_CAPTION = 100  # letters of a line below the panels
 LONGEST = 24  # letters of a name that fits on one line, and beside its curve
+MOST_NAMED = 3  # curves; the names of more would hide them
 MOST_IN_TEX = 200  # points of a curve; TeX has little memory
 MOST_WRITTEN, DARK = 12, 0.6  # numbers in a row of a matrix; those below stand on dark ground
 
@@ -334,10 +335,10 @@ def draw(
         grid = parts[0].subplots(len(environments), 2, squeeze=False, width_ratios=(2.1, 1))
         for (left, right), environment in zip(grid, environments, strict=True):
             shown = [result for result in results if result.environment == environment]
-            is_long = any(len(result.name) > LONGEST for result in shown)
+            is_named = len(shown) <= MOST_NAMED and all(len(one.name) <= LONGEST for one in shown)
             _draw_curves(left, shown, colours, labels)
-            _draw_finals(right, shown, colours, is_long)
-            if not is_long:  # else names stand at the bars alone, which have the same colours
+            _draw_finals(right, shown, colours, is_named)
+            if is_named:  # else names stand at the bars alone, which have the same colours
                 left.legend(loc="best", handlelength=1.4)
         note = f"{NAMES[labels.statistic]} over runs, 95 % bootstrap intervals"
         if in_words:
@@ -371,7 +372,7 @@ def _draw_curves(
 
 
 def _draw_finals(
-    axes: "Axes", results: Sequence[CurveSummary], colours: dict, is_long: bool
+    axes: "Axes", results: Sequence[CurveSummary], colours: dict, is_named: bool
 ) -> None:
     names = []
     for position, result in enumerate(results):
@@ -384,7 +385,7 @@ def _draw_finals(
             axes.scatter(result.finals, spread, s=9, color="white", edgecolor=INK, linewidth=0.7)
         write_beside(axes, f"{value:.3g}", (end, position), 8)
         wrapped = _wrapped(result.name)
-        names.append(f"{wrapped} ({counted_runs(result.n_runs)})" if is_long else wrapped)
+        names.append(wrapped if is_named else f"{wrapped} ({counted_runs(result.n_runs)})")
     dress_bars(axes, names, least=2.6)
     axes.margins(x=0.16)
     axes.set_title("at the end")

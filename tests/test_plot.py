@@ -318,6 +318,16 @@ def test_long_names_among_short_ones_do_not_touch(runs):
     assert all(below.y1 <= above.y0 for below, above in itertools.pairwise(beside))
 
 
+def test_many_short_names_stay_off_the_curves(runs):
+    for model in ("GRU", "LSTM", "GPT", "HELM"):
+        write_run(f"many/{model}", [0.1, 0.2], model=model)
+    figure, boxes = drawn(runs / "many", ["model"])
+    curves = figure.subfigs[0].axes[0].get_window_extent()
+    beside = [box for text, box in boxes.items() if "(1 run)" in text]
+    assert len(beside) == 4
+    assert all(curves.x1 <= box.x0 for box in beside)
+
+
 @pytest.mark.slow
 def test_shorter_runs_are_left_out_unless_they_are_drawn_apart(in_empty_folder, capsys):
     for seed in (0, 1):
