@@ -88,7 +88,6 @@ class LadderTask:
         memory: The things to be remembered, and for how long.
         source: The policies of chance and best, and the origin of the numbers.
         least: Environment steps; runs of fewer stand in the appendix.
-        published: Scores of others, for comparison.
     """
 
     name: str
@@ -156,6 +155,12 @@ def _ladder(file: Path) -> tuple[list[LadderTask], list[AgentKind]]:
 
 TASKS, AGENTS = _ladder(Path(__file__).with_suffix(".json"))
 TWINS = {task: task.twin for task in TASKS}
+
+
+def task_of(settings: Values) -> LadderTask | None:
+    """Return the task that a run plays, the most closely described of several."""
+    played = [task for task in (*TASKS, *TWINS.values()) if task.plays(settings)]
+    return max(played, key=lambda task: len(task.settings), default=None)
 
 
 class RunScore(NamedTuple):
@@ -480,7 +485,7 @@ def _entries(paths: Iterable[Path], left_out: list[LeftOut]) -> list[Entry]:
     for table in tables:
         found += _kept(table)
     for folder, settings, result in found:
-        task = next((task for task in (*TASKS, *TWINS.values()) if task.plays(settings)), None)
+        task = task_of(settings)
         agent = next((agent for agent in AGENTS if agent.is_of(settings)), None)
         if task is None or agent is None or agent.blind(task):
             left_out.append(LeftOut("of no task and agent of the ladder", folder))
