@@ -145,12 +145,16 @@ class AgentKind(NamedTuple):
 
 def _ladder(file: Path) -> tuple[list[LadderTask], list[AgentKind]]:
     read = json.loads(file.read_text(encoding="utf-8"))
-    tasks = []
+    tasks: dict[str, LadderTask] = {}
     for row in read["tasks"]:
-        published = [PublishedScores(**each) for each in row.pop("published", [])]
-        settings = {"observability": "partial", **row.pop("settings")}
-        tasks.append(LadderTask(settings=settings, published=published, **row))
-    return tasks, [AgentKind(**row) for row in read["agents"]]
+        settings, like = row.pop("settings"), row.pop("like", None)
+        row["published"] = [PublishedScores(**each) for each in row.get("published", [])]
+        if like is None:
+            task = LadderTask(settings={"observability": "partial", **settings}, **row)
+        else:  # another task's chance, best and memory, under other settings
+            task = replace(tasks[like], settings={**tasks[like].settings, **settings}, **row)
+        tasks[task.name] = task
+    return [*tasks.values()], [AgentKind(**row) for row in read["agents"]]
 
 
 TASKS, AGENTS = _ladder(Path(__file__).with_suffix(".json"))

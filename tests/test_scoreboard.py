@@ -261,6 +261,9 @@ def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
     for run in runs:
         settings = vars(run.config)
         task = scoreboard.task_of(settings)
+        played = (each for each in scoreboard.TASKS if each.plays(settings))
+        assert [task] == [one for one in played if len(one.settings) >= len(task.settings)]
+        assert scoreboard.task_of(settings | {"n_steps": 1}) is not None, "of any budget"
         (agent,) = (agent for agent in scoreboard.AGENTS if agent.is_of(settings))
         places.setdefault(task.name, {})[agent.name] = run.config.n_steps
     assert len(runs) == sum(map(len, places.values())), "a cell is trained once"
