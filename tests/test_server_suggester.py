@@ -44,7 +44,7 @@ def waits(monkeypatch):
 @pytest.fixture
 def suggester(cache, waits):
     def make(turns, **changes):
-        given = {"suggester_url": turns.url, "suggester_model": "tiny", "suggester_timeout": 0.4}
+        given = {"suggester_url": turns.url, "suggester_model": "tiny"}
         return server.ServerSuggester(settings(server.ServerSettings, **given | changes), cache)
 
     return make
@@ -97,11 +97,18 @@ FAILURES = [500, 503, 429, "die", "grumble", "cut", "stall", b"<html>rubbish", b
 FAILURES += ["drip_headers", "go_on_and_on"]
 
 
+def patience(turn):
+    # Short only for a silent server: a busy machine may take longer than this, and its
+    # answer would become a second try.
+    silent = turn in ["grumble", "stall", "drip_headers", "go_on_and_on", "dribble"]
+    return {"suggester_timeout": 0.4} if silent else {}
+
+
 @pytest.mark.quick("500", "die")
 @pytest.mark.parametrize("turn", FAILURES, ids=str)
 def test_what_may_pass_is_tried_again(suggester, waits, turn):
     with serving(Turns(turn, said(CHOP))) as turns:
-        found = suggester(turns)
+        found = suggester(turns, **patience(turn))
         assert found.suggest(SCENES[:1]) == [["chop tree"]]
     assert len(turns.asked) == found.sent == 2
     (wait,) = waits
@@ -114,7 +121,8 @@ def test_what_may_pass_is_tried_again(suggester, waits, turn):
 )
 def test_what_does_not_pass_ends_the_run_with_one_line(suggester, turn):
     with serving(Turns(turn)) as turns:
-        found, begun = suggester(turns, suggester_retries=1), time.perf_counter()
+        found = suggester(turns, suggester_retries=1, **patience(turn))
+        begun = time.perf_counter()
         with pytest.raises(RunError, match=f"suggester_url: {turns.url}") as caught:
             found.suggest(SCENES[:1])
     assert time.perf_counter() - begun < 1.5  # a slow answer alone takes twice a second
@@ -238,7 +246,7 @@ def test_without_their_probabilities_the_run_ends_or_goes_on(suggester, turn):
 
 def configured(tmp_path, **changes):
     given = {"suggester_cache": str(tmp_path / "a.sqlite"), "suggester_model": "tiny"}
-    config = settings(server.ServerSettings, **given | {"suggester_timeout": 0.4} | changes)
+    config = settings(server.ServerSettings, **given | changes)
     return server.ServerSuggester.configured(SimpleNamespace(part=lambda _: config), ())
 
 
