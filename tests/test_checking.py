@@ -83,8 +83,11 @@ def test_a_given_vector_restarts_in_the_same_step_and_shows_all_as_agents_see_it
     ],
 )
 def test_what_agents_cannot_be_trained_in_is_refused_with_what_to_write(make, words):
+    env = make()
     with pytest.raises(UserError, match=words) as error:
-        checked_vector(make(), "Sampled")
+        checked_vector(env, "Sampled")
+    if env is not None:
+        env.close()  # processes left to the garbage collection close their pipes twice
     if "autoreset mode" in words:
         assert 'metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}' in str(error.value)
 

@@ -98,8 +98,8 @@ FAILURES += ["drip_headers", "go_on_and_on"]
 
 
 def patience(turn):
-    # Short only for a silent server: a busy machine may take longer than this, and its
-    # answer would become a second try.
+    # Short only for a silent server: the first request of a process imports modules within its
+    # timeout, and on a busy machine that would become a second try.
     silent = turn in ["grumble", "stall", "drip_headers", "go_on_and_on", "dribble"]
     return {"suggester_timeout": 0.4} if silent else {}
 
